@@ -32,16 +32,18 @@ _PLACES = {
 }  # fmt: skip
 
 
-def step(tokens: int | None = None) -> None:
-    """Say that an optimizer step of this process is done, of so many tokens.
+def step(tokens: int | None = None, samples: int | None = None) -> None:
+    """Say that an optimizer step of this process is done, of so many tokens and samples.
 
     For training scripts that `--script` launches, whose optimizer is none of torch's, or whose
-    batches hide how many tokens they have. From the first call on, only calls count as steps.
-    Does nothing in any other process.
+    batches hide how many tokens they have. Both numbers are of this rank alone. The study adds up
+    the ranks, but counts ranks once that it sees to train on the same data. With `samples` it
+    adds up all ranks: of those that have the same data, all but one say 0. From the first call
+    on, only calls count as steps. Does nothing in any other process.
     """
     hook = sys.modules.get("_autotune_hook")
     if hook is not None:
-        hook.step(tokens)
+        hook.step(tokens, samples)
 
 
 def __getattr__(name: str) -> Any:

@@ -22,7 +22,8 @@ from jsonschema import Draft202012Validator
 from autotune.result.best import json_schema
 from autotune.result.folder.folder import Folder
 from autotune.result.folder.journal import past_in
-from tests.support.programs import ranks_of
+from tests.support.choice import campaign
+from tests.support.programs import MEASURED_AGAIN, ranks_of
 
 pytestmark = pytest.mark.slow
 
@@ -112,7 +113,7 @@ def test_the_main_job_writes_a_confirmed_best_json_that_validates(run: Run) -> N
     assert (code, stderr) == (0, "")
     best = command.best()
     Draft202012Validator(json_schema()).validate(best)
-    assert best["confirmed"]
+    assert best["unconfirmed"] in MEASURED_AGAIN
     assert best["config"]["depth"] == 1
     assert best["measured"]["peak_bytes"]["device"] < best["limits"]["limit_bytes"]
     assert best["trials"]["ok"] + best["trials"]["pruned"] == 2
@@ -130,7 +131,7 @@ def test_a_study_whose_output_nobody_reads_any_more_ends_as_it_would_have(run: R
     assert command.process.stderr is not None
     assert command.process.stderr.read() == ""
     assert command.process.wait() == 0
-    assert command.best()["confirmed"]
+    assert command.best()["unconfirmed"] in MEASURED_AGAIN
 
 
 def test_an_error_that_nobody_reads_keeps_its_exit_code(tmp_path: Path) -> None:
@@ -202,8 +203,7 @@ def test_a_study_that_is_killed_leaves_no_rank_that_was_stopped(run: Run) -> Non
 
 
 @pytest.mark.parametrize("number", [
-    signal.SIGINT, *(pytest.param(n, marks=pytest.mark.campaign)
-                     for n in (signal.SIGTERM, signal.SIGHUP))
+    signal.SIGINT, *campaign(signal.SIGTERM, signal.SIGHUP)
 ])  # fmt: skip
 def test_a_first_signal_writes_the_best_and_is_code_4(run: Run, number: signal.Signals) -> None:
     command = run(*LONG)
@@ -339,7 +339,7 @@ def test_every_axis_is_searched_on_cuda(run: Run, flag: str, values: str) -> Non
     shape = ["--depth", "4", "--seq-len", "512", "--micro-batch", "4", "--finals", "1"]
     shape += [] if flag == "--checkpointing" else ["--checkpointing", "none"]
     command = run(
-        "--budget", "2m", "--device", "cuda:0", "--sampler", "grid", flag, values, *shape
+        "--budget", "4m", "--device", "cuda:0", "--sampler", "grid", flag, values, *shape
     )
     code, _, stderr = command.end()
     assert code == 0, stderr

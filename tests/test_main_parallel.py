@@ -27,7 +27,7 @@ from autotune.space.options import Options
 from autotune.space.outcome import Verdict
 from autotune.wire.stopping import Phase
 from tests.support import defaults
-from tests.support.programs import ranks_of
+from tests.support.programs import MEASURED_AGAIN, ranks_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -125,7 +125,7 @@ def test_a_study_of_two_groups_ends_with_a_result_and_leaves_nothing(tmp_path: P
     stdout, stderr = study.communicate(timeout=PATIENCE_S)
     assert (study.returncode, stderr) == (0, "")
     best = json.loads((folder / "best.json").read_text())
-    assert best["confirmed"]
+    assert best["unconfirmed"] in MEASURED_AGAIN
     threads = str(len(os.sched_getaffinity(0)) // 2)
     assert best["environment"]["variables"]["OMP_NUM_THREADS"] == threads
     assert "slow each other down: steps take" in stdout

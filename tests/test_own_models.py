@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.support.choice import campaign
 from tests.support.programs import ROOT
 
 OWN = ROOT / "tests" / "support" / "own.py"
@@ -33,18 +34,16 @@ def tune(folder: Path, *flags: str) -> Ran:
 @pytest.mark.parametrize(
     ("function", "flags"),
     [
-        pytest.param("small", ["--depth", "2,3"], marks=pytest.mark.campaign),
-        pytest.param(
-            "small",
-            ["--world-size", "2", "--engine", "deepspeed", "--zero", "3"],
-            marks=pytest.mark.campaign,
+        *campaign(
+            ("small", ["--depth", "2,3"]),
+            ("small", ["--world-size", "2", "--engine", "deepspeed", "--zero", "3"]),
+            ("known", ["--world-size", "2", "--engine", "fsdp", "--zero", "3"]),
         ),
-        pytest.param(
+        # Its batch is of floats, and the weights are not fp32.
+        (
             "known",
-            ["--world-size", "2", "--engine", "fsdp", "--zero", "3"],
-            marks=pytest.mark.campaign,
+            ["--world-size", "2", "--engine", "deepspeed", "--zero", "3", "--dtype", "bf16"],
         ),
-        ("known", ["--world-size", "2", "--engine", "deepspeed", "--zero", "3"]),
     ],
 )
 def test_a_function_of_ours_is_tuned(tmp_path: Path, function: str, flags: list[str]) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -88,7 +89,10 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / name).write_text(text)
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "grids").symlink_to(ROOT / "results" / "grids")
-    (tmp_path / "results" / "my-study").symlink_to(ROOT / "results" / "samples" / "cpu-2-cores")
+    study = tmp_path / "results" / "my-study"
+    shutil.copytree(ROOT / "results" / "samples" / "cpu-2-cores", study)
+    (study / "logs").mkdir()
+    (study / "logs" / "launch001.log").write_text(LOG)
     return tmp_path
 
 

@@ -328,7 +328,7 @@ def test_an_option_is_the_same_after_a_manifest(name: str) -> None:
         "task": "masked", "target_len": "7", "lora": "r=8,targets=q_proj+v_proj",
         "preset": "nanochat",
         "gpt": "width=128,vocab_size=512,head_dim=32,mlp=swiglu,qk_norm=true,tied=true,softcap=30",
-        "trust_remote_code": "true",
+        "trust_remote_code": "true", "weigh": "true",
         **{axis.option: ",".join(axis.words) for axis in AXES.values() if axis.words},
         "micro_batch": "1:9:2", "engine": "deepspeed", "zero": "0,3", "offload": "none",
         "dtype": "bf16",

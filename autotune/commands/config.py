@@ -50,8 +50,9 @@ def _refuse_beside_resume(given: set[str]) -> None:
     able = {"--resume", "--budget", "--accept-changed", "--allow-busy", "--interface", "--nodes"}
     if others := sorted(given - able):
         raise UsageError(
-            f"{others[0]}: a resumed study keeps its options; beside --resume you can give only"
-            f" {', '.join(sorted(able - {'--resume'}))}"
+            f"{others[0]}: a resumed study keeps its options, and takes only"
+            f" {', '.join(sorted(able - {'--resume'}))}; to change one start a new study, with"
+            " --learn-from and this folder"
         )
 
 

@@ -6,9 +6,10 @@ import sys
 from contextlib import suppress
 from enum import IntEnum
 
-from cyclopts import CycloptsError, UnusedCliTokensError
+from cyclopts import CycloptsError, UnknownOptionError, UnusedCliTokensError
 
 from autotune.errors import UsageError
+from autotune.space.axes import meant
 
 
 class ExitCode(IntEnum):
@@ -42,6 +43,12 @@ def one_line(error: UsageError | CycloptsError) -> str:
             f"unexpected {' '.join(error.unused_tokens or [])}; see --help;"
             " several values are joined by commas, e.g. --depth 2,4"
         )
+    if isinstance(error, UnknownOptionError):
+        asked = (error.token.keyword or error.token.value).partition("=")[0]
+        flags = [name for each in error.argument_collection for name in each.names if each.parse]
+        near = meant(asked.lstrip("-"), [flag.lstrip("-").replace("-", "_") for flag in flags])
+        hint = f" Did you mean --{near.replace('_', '-')}?" if near else " See --help."
+        return _in_one_line(f"Unknown option: {asked}.{hint}")
     return _in_one_line(str(error))
 
 

@@ -36,11 +36,13 @@ def export(
 
     def run(argv: list[str], started: float) -> int:
         from autotune.result.best import Best
-        from autotune.result.export import EXPORTS, FOLDER, write
+        from autotune.result.choice import UNCONFIRMED
+        from autotune.result.export import ALSO, EXPORTS, FOLDER, write
 
         names = None
         if format is not None:
-            given = dict.fromkeys(part.strip() for part in format.split(","))
+            parts = (part.strip() for part in format.split(","))
+            given = dict.fromkeys(ALSO.get(part, part) for part in parts)
             names = tuple(parse_name(name, "--format", tuple(EXPORTS)) for name in given)
         path = best / "best.json" if best.is_dir() else best
         found = Best.read(path)
@@ -50,17 +52,21 @@ def export(
         except OSError as error:
             raise UsageError(f"--out {folder}: {error.strerror}") from error
         show(made, folder, sys.stdout)
+        for name, exported in made.items():
+            for line in exported.warnings:
+                print(f"{name}: {line}", file=sys.stderr)
+            if exported.others:
+                print(f"{name}: does not say {', '.join(exported.others)}", file=sys.stderr)
         if not found.confirmed:
-            complain("the result is not confirmed: it was not measured again in fresh processes")
+            why = UNCONFIRMED[found.unconfirmed or "no finals"]
+            complain(f"the result is not confirmed: {why}")
         return ExitCode.FOUND
 
     return run
 
 
 def show(made: dict[str, Exported], folder: Path, file: TextIO) -> None:
-    """Print which files were written; on stderr, what they do not say."""
+    """Print which files were written."""
     for name, exported in made.items():
         print(f"{name:14} {', '.join(exported.files)}", file=file)
-        if exported.unexpressed:
-            print(f"{name}: does not say {', '.join(exported.unexpressed)}", file=sys.stderr)
     print(f"Written: {folder}", file=file)

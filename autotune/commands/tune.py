@@ -23,8 +23,10 @@ from autotune.result.folder.folder import Folder
 from autotune.space.options import FLAGS, GROUPS, Flag, Options, text_of
 
 if TYPE_CHECKING:
+    from autotune.device.device import Device
     from autotune.measure.testbed.testbed import Testbed
     from autotune.result.folder.manifest import Manifest
+    from autotune.space.space import Space
     from autotune.study.session import Setup
 
 
@@ -222,8 +224,7 @@ def _begin(asked: Tune, argv: list[str], held: ExitStack) -> Setup | None:
     testbed = _opened(options, held)
     space = testbed.space(options)
     device = testbed.device
-    kind = "emulated" if options.devices.emulated else device.kind
-    folder = options.output.out or default_folder(options.subject, kind)
+    folder = options.output.out or _folder(options, device)
     kept = options.but(device=testbed.spec)
     now = manifest_of(kept, space, testbed.fingerprint(space), folder, argv)
     now = learn(now, options.search.learn_from, testbed.learns)
@@ -243,9 +244,32 @@ def _begin(asked: Tune, argv: list[str], held: ExitStack) -> Setup | None:
     create_folder(folder)
     held.enter_context(hold(folder))
     refuse_used_folder(folder)  # another study may have come before
+    if options.search.weigh:
+        now = _weighed(now, options, space, device)
     from autotune.study.session import Setup
 
     return Setup(options=options, space=space, testbed=testbed, manifest=now)
+
+
+def _weighed(now: Manifest, options: Options, space: Space, device: Device) -> Manifest:
+    """`now` with what was weighed of its space; a line says what was done, or why not."""
+    on_gpus = device.kind == "cuda" and not options.devices.recorded
+    why = "" if on_gpus else "nothing is measured on GPUs"
+    why = "GPUs are emulated anyway" if options.devices.emulated else why
+    if why := "a script is not weighed before its study" if options.script.template else why:
+        complain(f"--weigh: nothing was weighed: {why}")
+        return now
+    from autotune.advise.plan.ahead import weighed_ahead
+
+    name = device.infos[0].name
+    found = weighed_ahead(space, name, options, now.earlier, complain)
+    return now if found is None else replace(now, earlier=[*now.earlier, found])
+
+
+def _folder(options: Options, device: Device) -> Path:
+    """Where a study goes that was not told."""
+    kind = "emulated" if options.devices.emulated else device.kind
+    return default_folder(options.subject, kind)
 
 
 def _opened(options: Options, held: ExitStack) -> Testbed:
@@ -318,7 +342,7 @@ def _going_on(
     here = testbed.space(options, then.workload())
     space = replace(here, limits=then.limits())
     folder = asked.resume or asked.options.output.out
-    folder = folder or default_folder(options.subject, testbed.device.kind)
+    folder = folder or _folder(options, testbed.device)
     now = replace(
         manifest.manifest_of(
             options.but(device=testbed.spec), space, testbed.fingerprint(here), folder,

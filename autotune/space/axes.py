@@ -6,7 +6,9 @@ command, a field of best.json, and a column of trials.csv and of recorded grids.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from autotune.wire.settings import Axis, Depth, Level, Settings, row, rows
 
@@ -33,3 +35,29 @@ ASKED_AXES = tuple(name for name, axis in AXES.items() if not axis.always)
 SCRIPT_AXES = tuple(name for name, axis in AXES.items() if axis.of_script)
 """Axes that only a user's script has."""
 ZERO_STAGES = (0, 1, 2, 3)
+
+_OTHERS_NAMES = {
+    "micro_batch": (
+        "b", "bs", "mbs", "batch", "batch_size", "batchsize", "microbatch", "micro_batch_size",
+        "train_batch_size", "device_batch_size", "per_device_batch_size",
+        "per_device_train_batch_size", "train_micro_batch_size_per_gpu",
+    ),
+    "seq_len": (
+        "ctx", "context", "context_length", "seq", "seqlen", "seq_length", "sequence_length",
+        "length", "max_len", "max_length", "max_seq_len", "max_seq_length", "block_size",
+    ),
+}  # fmt: skip
+"""What scripts and other tools call an axis."""
+_SHORT = 3
+"""A name of so few letters is like many others."""
+
+
+def meant(name: str, known: Collection[str]) -> str | None:
+    """The one of the `known` names that `name` stands for: the axis that others call so, or else
+    the name that is most like it."""
+    plain = name.lower().replace("-", "_")
+    for axis, names in _OTHERS_NAMES.items():
+        if plain in names and axis in known:
+            return axis
+    near = get_close_matches(plain, known, 1) if len(plain) > _SHORT else []
+    return near[0] if near else None

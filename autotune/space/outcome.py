@@ -212,22 +212,25 @@ class Record:
             or getattr(self.candidate, name) not in (AXES[name].plain, "full")
         )
 
-    def skipped(self, candidate: Candidate, number: int | None = None) -> Record:
-        """The record of a skipped `candidate`, which this one settles as its witness."""
-        seen, verdict = self.candidate, self.outcome.verdict
+    def skipped(
+        self, candidate: Candidate, number: int | None = None, *, name: str = ""
+    ) -> Record:
+        """The record of a skipped `candidate`, which this one settles as its witness, called
+        `name` for people."""
+        verdict, seen = self.outcome.verdict, name or self.candidate.key
         if self.outcome.only:
             ignored = ", ".join(f"{{{name}}}" for name in self.outcome.only)
-            reason = f"the script ignores {ignored}: see {seen.key}"
+            reason = f"the script ignores {ignored}: see {seen}"
         elif verdict == Verdict.UNSUPPORTED:
             together = ", ".join(self._unsupported)
-            reason = f"the same {together} as {seen.key}, which is unsupported"
+            reason = f"the same {together} as {seen}, which is unsupported"
         else:
-            reason = f"needs no less than {seen.key}, which was {verdict}"
+            reason = f"needs no less than {seen}, which was {verdict}"
         outcome = Outcome(
             verdict=Verdict.SKIPPED,
             started_s=self.outcome.started_s + self.outcome.probe_s,
             reason=reason,
-            witness=seen.key,
+            witness=self.candidate.key,
             lacks_op=self.outcome.lacks_op,
         )
         return Record(number, "search", candidate, outcome)

@@ -28,6 +28,10 @@ class Fixed:
 Size = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
+NO_LIMIT = 2**62
+"""Bytes of a host whose memory is not checked."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """The memory that a configuration may use, per device and on the host."""
@@ -70,6 +74,13 @@ class Space:
             ),
             None,
         )
+
+    def name(self, candidate: Candidate) -> str:
+        """The name of `candidate` for people: its key; of a script, what it is told."""
+        if not self.workload.of_script:
+            return candidate.key
+        told = [name for name, values in self.axes.items() if len(values) > 1]
+        return ", ".join(f"{name} {getattr(candidate, name)}" for name in told or ["micro_batch"])
 
     @cached_property
     def builds(self) -> tuple[Build, ...]:

@@ -177,6 +177,10 @@ class Workload:
         accum, rest = divmod(self.global_batch.amount, self._unit(candidate))
         return accum if accum and not rest else None
 
+    def over(self, replicas: int | None) -> Workload:
+        """With batches that so many replicas share: all ranks, where it is None."""
+        return replace(self, world_size=replicas or self.world_size)
+
     def micro_steps(self, candidate: Candidate) -> int:
         """`grad_accum` of a candidate that is known to divide the global batch.
 

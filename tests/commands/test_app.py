@@ -137,6 +137,7 @@ FLAGS = {
     "--gpt": ("width=128,tied=true", "gpt", "width=128,tied=true"),
     "--target-len": ("9", "target_len", 9),
     "--trust-remote-code": (None, "trust_remote_code", True),
+    "--weigh": (None, "weigh", True),
     **{
         axis.flag: (axis.words[-1], axis.option, axis.words[-1:])
         for axis in AXES.values()
@@ -292,6 +293,9 @@ def test_a_file_that_cannot_be_read_is_named(
         (["--sampler", "magic"], 'Invalid value "magic" for --sampler', "tpe"),
         (["--seed", "x"], "--seed x: not a whole number", "write it as 2"),
         (["--bugdet", "30m"], "Unknown option: --bugdet", "--budget"),
+        (["--bs", "4"], "Unknown option: --bs.", "Did you mean --micro-batch?"),
+        (["--xyz", "4"], "Unknown option: --xyz.", "See --help."),
+        (["export", "--bs", "4"], "Unknown option: --bs.", "See --help."),
         (["--no-dry-run"], "Unknown option: --no-dry-run", "--dry-run"),
         (["--no-allow-busy"], "Unknown option: --no-allow-busy", "--allow-busy"),
         (["--budget"], "Parameter --budget", "requires an argument"),

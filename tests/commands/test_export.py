@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 
 import autotune
 from autotune.errors import UsageError
+from autotune.result.best import Best
+from autotune.result.choice import Unconfirmed
 from autotune.result.folder.table import Table
 from autotune.result.loading import OtherHardwareError
 from autotune.space.candidate import Candidate
@@ -50,6 +53,12 @@ def test_an_unconfirmed_result_is_exported_with_a_warning(study: Path, run: Run)
     (study / "best.json").write_text(json.dumps(document))
     assert "not confirmed" in run("export", study).err
     assert "WARNING: not confirmed" in (study / "exports" / "launch.sh").read_text()
+
+
+def test_a_format_has_the_name_of_its_library_too(tmp_path: Path, run: Run) -> None:
+    result("ddp", 0, model="llama-3-8b-tiny").write(tmp_path / "best.json")
+    run("export", tmp_path, "--format", "transformers", "--out", tmp_path / "to")
+    assert (tmp_path / "to" / "hf.json").is_file()
 
 
 def _binary(path: Path) -> None:
@@ -97,6 +106,29 @@ def test_a_result_of_other_hardware_is_refused_unless_anywhere_is_meant(study: P
     result("ddp", 0, kind="cuda").write(study / "best.json")
     with pytest.raises(UsageError, match="measured on cuda"):
         autotune.load_best(study)
+
+
+def test_a_folder_of_studies_is_answered_with_the_last_one(study: Path) -> None:
+    (study / "mine").mkdir()
+    (study / "best.json").rename(study / "mine" / "best.json")
+    with pytest.raises(UsageError, match=f"no best.json; .* e.g. {study / 'mine'}$"):
+        autotune.load_best(study)
+    with pytest.raises(UsageError, match="No such file") as error:
+        autotune.load_best(study / "other.json")
+    assert error.value.__suppress_context__
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_a_result_that_is_not_confirmed_warns(study: Path, *, confirmed: bool) -> None:
+    why: Unconfirmed | None = None if confirmed else "its measurements differ"
+    best = replace(Best.read(study / "best.json"), confirmed=confirmed, unconfirmed=why)
+    best.write(study / "best.json")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        autotune.load_best(study, anywhere=True)
+    assert [str(each.message).partition(": its finals")[2] for each in told] == (
+        [] if confirmed else [" differ from each other, or from the search"]
+    )
 
 
 def test_deepspeeds_config_of_another_engine_is_refused(study: Path) -> None:

@@ -19,6 +19,7 @@ from autotune.measure.runner import counting
 from autotune.wire.helpers import Count, Counted, Parameters
 from autotune.wire.reports import Peaks
 from tests.support import recorded, records
+from tests.support.choice import campaign
 from tests.support.programs import ROOT
 
 Run = Callable[..., Any]
@@ -160,6 +161,18 @@ def test_nothing_fits_is_code_3_with_the_least_need(run: Run) -> None:
     run(*GPT, "--gpus", "1,2x1GiB", code=3)
 
 
+def test_a_higher_ceiling_is_named_where_that_is_all_that_lacks(run: Run) -> None:
+    near, far = (
+        run("plan", "--depth", "24", "--gpus", size, "--seq-len", "2048", "--micro-batch", "10",
+            "--checkpointing", "full", "--formulas", code=3).out
+        for size in ("24GiB", "16GiB")
+    )  # fmt: skip
+    assert (
+        "1 of the rows marked - fits the card, but not the ceiling of 80%: --ceiling 90%" in near
+    )
+    assert "--ceiling" not in far
+
+
 def test_studies_on_a_cpu_say_nothing_of_gpus(run: Run) -> None:
     sample = ROOT / "results" / "samples" / "cpu-2-cores"
     assert "ran on a CPU" in run(*GPT, "--gpus", "80GiB", "--learn-from", sample, code=2).err
@@ -192,9 +205,7 @@ def test_studies_narrow_expectations(tmp_path: Path, run: Run) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "model", ["t5-small-tiny", pytest.param("mamba2-tiny", marks=pytest.mark.campaign)]
-)
+@pytest.mark.parametrize("model", ["t5-small-tiny", *campaign("mamba2-tiny")])
 def test_a_model_is_counted_and_traced_without_torch_here(model: str, tmp_path: Path) -> None:
     code = (
         "import sys; from autotune.commands.app import main\n"

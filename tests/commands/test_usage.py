@@ -9,7 +9,9 @@ import pytest
 
 from tests.support.shown import change_json, folder
 
+OF_SCRIPT = ["plan", "--gpus", "T4", "--script", "python x.py {micro_batch}"]
 WRONG: list[tuple[list[str], str]] = [
+    (["--device", "emulated:8xH100", "--launch", "wait", "--nodes", "2"], "needs no node"),
     (["plan"], "gpus"),
     (["plan", "--gpus", "elephants"], "unknown card"),
     (["plan", "--gpus", "0x80GiB"], "from 1 to"),
@@ -27,6 +29,9 @@ WRONG: list[tuple[list[str], str]] = [
     (["plan", "--gpus", "80GiB", "--solve", "seq_len", "--seq-len", "64"], "leave one of"),
     (["plan", "--gpus", "80GiB", "--solve", "micro_batch", "--micro-batch", "4"], "leave one of"),
     (["plan", "--gpus", "4x80GiB", "--solve", "money"], "money"),
+    ([*OF_SCRIPT, "--solve", "gpus"], "--solve: not with --script"),
+    ([*OF_SCRIPT, "--formulas"], "--formulas: not with --script"),
+    ([*OF_SCRIPT, "--model", "llama-3-8b"], "--script has its own model"),
     (["plan", "--gpus", "4x80GiB", "--json", "--csv"], "--csv: not with --json"),
     (["plan", "--gpus", "4x80GiB", "--host-ram", "lots"], "not a size"),
     (["plan", "--gpus", "4x80GiB", "--ceiling", "180%"], "at most 100%"),

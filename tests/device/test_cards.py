@@ -52,6 +52,7 @@ def test_gpus_are_named_as_people_name_them(
         ("4x99999999GiB", "no GPU has"),
         ("4xA100", "which one: A100-40GB or A100-80GB"),
         ("8xH9000", "unknown card; write its memory, e.g. 80GiB"),
+        ("8xA100-41GB", "unknown card; did you mean A100-40GB\\? write its memory"),
         ("4x" + "9" * 400 + "GiB", ".*"),
         ("4x80GiB; rm -rf", "write 4x80GiB"),
         (

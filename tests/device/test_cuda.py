@@ -118,6 +118,7 @@ def test_positions_count_among_the_visible_devices_in_the_order_written(
     [
         ("cuda:0,3", r"cuda:0,3: there is no device 3 .*use --device cuda:0,1,2$"),
         ("cuda:1,1", r"named twice; use --device cuda:1$"),
+        ("emulated:8xH100", r"only for a study on this machine$"),
         *((each, f"^--device {each}: unknown; write auto, cpu, cuda, cuda:0,2, ")
           for each in ("gpu", "cuda:", "cuda:a", "cuda:-1", "cuda:0,", "cpu:0", "")),
     ],

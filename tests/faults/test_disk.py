@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import recorded
+from tests.support.choice import campaign
 from tests.support.hostile import HostileStudy, RealStudy, limited
 
 pytestmark = pytest.mark.slow
@@ -37,9 +38,7 @@ SIZES = (0, 1000, 4000, 9000, 50_000)
 MORE_SIZES = (400, 3000, 6000, 20_000)
 
 
-@pytest.mark.parametrize(
-    "size", [*SIZES, *(pytest.param(n, marks=pytest.mark.campaign) for n in MORE_SIZES)]
-)
+@pytest.mark.parametrize("size", [*SIZES, *campaign(*MORE_SIZES)])
 def test_a_full_disk_ends_it_in_one_line_and_it_can_go_on(
     make: Make, replay: list[str], whole: HostileStudy, size: int
 ) -> None:

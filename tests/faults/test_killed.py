@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.choice import campaign
 from tests.support.hostile import QUICK_SPACE, HostileStudy, SqliteStudy, kill_and_resume
 
 pytestmark = pytest.mark.slow
@@ -21,9 +22,7 @@ Make = Callable[..., HostileStudy]
 MOMENTS = 5
 
 
-@pytest.mark.parametrize(
-    "kind", [HostileStudy, pytest.param(SqliteStudy, marks=pytest.mark.campaign)]
-)
+@pytest.mark.parametrize("kind", [HostileStudy, *campaign(SqliteStudy)])
 def test_killed_at_any_moment_it_ends_as_if_unkilled(make: Make, kind: type[HostileStudy]) -> None:
     whole = make(kind, *QUICK_SPACE)
     began = time.monotonic()
@@ -39,8 +38,7 @@ def test_killed_at_any_moment_it_ends_as_if_unkilled(make: Make, kind: type[Host
 
 
 @pytest.mark.parametrize("number", [
-    signal.SIGTERM, *(pytest.param(n, marks=pytest.mark.campaign)
-                      for n in (signal.SIGINT, signal.SIGHUP))
+    signal.SIGTERM, *campaign(signal.SIGINT, signal.SIGHUP)
 ])  # fmt: skip
 def test_a_study_that_was_asked_to_stop_goes_on_too(make: Make, number: signal.Signals) -> None:
     study = make(HostileStudy, *QUICK_SPACE)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.choice import campaign
 from tests.support.hostile import SHARED_MEMORY, HostileStudy, RealStudy
 
 pytestmark = pytest.mark.slow
@@ -33,7 +34,11 @@ ENGINES = {
 
 @pytest.mark.parametrize(
     ("engine", "number"),
-    [("ddp", None), ("ddp", signal.SIGTERM), *((e, signal.SIGKILL) for e in ENGINES)],
+    [
+        ("ddp", None),
+        ("deepspeed", signal.SIGKILL),
+        *campaign(("ddp", signal.SIGTERM), ("ddp", signal.SIGKILL), ("fsdp", signal.SIGKILL)),
+    ],
 )
 def test_a_study_leaves_nothing(make: Make, engine: str, number: signal.Signals | None) -> None:
     few = ["--trials", "2", "--finals", "1"] if number is None else []

@@ -57,7 +57,9 @@ def axolotl() -> Parser:
         "capabilities": {"bf16": True, "n_gpu": 2, "compute_capability": "sm_90"},
         "env_capabilities": {"torch_version": "2.13.0"},
     }
-    model = config.AxolotlConfigWCapabilities
+    liger = importlib.import_module("axolotl.integrations.liger.args")
+    # As its utils/config.py adds a plugin's arguments.
+    model: Any = type("Config", (liger.LigerArgs, config.AxolotlConfigWCapabilities), {})
     inner = importlib.import_module("axolotl.utils.schemas.fsdp").FSDPConfig.model_fields
     told = _Told(logging.WARNING)
     logging.getLogger("axolotl").addHandler(told)
@@ -93,6 +95,7 @@ def axolotl() -> Parser:
                 "dropout": found.lora_dropout,
                 "targets": "all" if found.lora_target_linear else found.lora_target_modules,
             },
+            "chunked": found.liger_fused_linear_cross_entropy,
         }
 
     return read
@@ -166,6 +169,11 @@ def torchtitan() -> Parser:
                 parallelism.data_parallel_replicate_degree,
                 parallelism.data_parallel_shard_degree,
             ],
+            "split": [
+                parallelism.tensor_parallel_degree,
+                parallelism.pipeline_parallel_degree,
+                parallelism.context_parallel_degree,
+            ],
             "reshard": parallelism.fsdp_reshard_after_forward,
             "checkpointing": type(kept).__qualname__.partition(".")[0] if kept else "none",
             "compile": found.compile.components if found.compile.enable else [],
@@ -206,6 +214,11 @@ def megatron() -> Parser:
             "dtype": str(found.params_dtype),
             "optimizer": found.optimizer,
             "shared": found.use_distributed_optimizer,
+            "split": [
+                found.tensor_model_parallel_size,
+                found.pipeline_model_parallel_size,
+                found.context_parallel_size,
+            ],
             "clip": found.clip_grad,
             "recompute": [
                 found.recompute_granularity, found.recompute_method, found.recompute_num_layers,

@@ -9,6 +9,8 @@ import psutil
 
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
+MEASURED_AGAIN = (None, "its measurements differ")
+"""Why a result with finals is not confirmed: on a busy machine they may differ."""
 SCRIPTS = ROOT / "scripts"
 QUICK_RANK = [sys.executable, "-P", str(TESTS / "support" / "quick_rank.py")]
 FAULTY_RANK = [sys.executable, "-P", str(TESTS / "support" / "faulty_rank.py")]

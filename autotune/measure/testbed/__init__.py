@@ -29,7 +29,8 @@ def open_testbed(options: Options) -> Testbed:
 
         return Recording(Path(spec.removeprefix(REPLAY)))
     cluster, scripted = options.cluster, options.script.template is not None
-    if not scripted and (launcher := launch.checked(
+    here = scripted or options.devices.emulated
+    if not here and (launcher := launch.checked(
         cluster.launch, cluster.nodes, world_size=options.devices.world_size,
         interface=cluster.interface,
     )):  # fmt: skip

@@ -51,7 +51,7 @@ class Basis:
                 *self.more,
                 *left_out,
                 *(
-                    Fixed(name, str(values[0]), why)
+                    Fixed("axis" if name == "own" else name, str(values[0]), why)
                     for name, values in self.axes.items()
                     if len(values) == 1 and (why := whys[name]) is not None
                 ),

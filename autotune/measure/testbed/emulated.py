@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from autotune.device.cpu import cores
@@ -11,11 +12,8 @@ from autotune.measure.testbed.machine import Machine
 from autotune.measure.testbed.ranks import Layout, on_one_machine
 from autotune.measure.testbed.resolve import resolve
 from autotune.space.options import Options, Parallel
-from autotune.space.space import Space
+from autotune.space.space import NO_LIMIT, Space
 from autotune.space.workload import Workload
-
-HOST_BYTES = 2**62
-"""The memory of a host that is not here: it is not checked."""
 
 
 class Emulated(Machine):
@@ -25,10 +23,7 @@ class Emulated(Machine):
     """
 
     alone = True
-    remark = (
-        "on emulated GPUs: torch's own allocator weighed the memory, and time is modelled; nothing"
-        " was timed, and the host's memory is not checked"
-    )
+    remark = "the host's memory was not checked: that of the emulated machine is not known"
 
     def __init__(self, device: Device, spec: str, nodes: int) -> None:
         super().__init__(device, spec)
@@ -37,7 +32,7 @@ class Emulated(Machine):
     def space(self, options: Options, known: Workload | None = None) -> Space:
         counted = partial(count, model=options.model.name)
         return resolve(
-            options, self.device, HOST_BYTES, cores(), count=counted, known=known,
+            options, self.device, NO_LIMIT, cores(), count=counted, known=known,
             lay_out=self._lay_out,
         )  # fmt: skip
 
@@ -45,5 +40,4 @@ class Emulated(Machine):
         """Groups that need more devices than one machine has span several."""
         there = len(self.device.infos) // self._nodes
         layout = on_one_machine(self.device, cores(), world_size, asked)
-        nodes = -(-world_size // there)
-        return Layout(slots=layout.slots, nodes=nodes, beside=max(1, there // world_size))
+        return replace(layout, nodes=-(-world_size // there))

@@ -154,7 +154,7 @@ def _ranks(options: Options, command: Command) -> tuple[int, str]:
     if asked is None:
         return (
             command.ranks or 1,
-            "as the command says" if command.ranks else "nothing else is said",
+            "as the command says" if command.ranks else "the command names no number of ranks",
         )
     if command.ranks not in (None, asked):
         raise UsageError(

@@ -16,6 +16,7 @@ from autotune.measure.testbed.machine import Machine
 from autotune.measure.testbed.script_space import command_of, resolve_script
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
+from autotune.space.outcome import Record
 from autotune.space.space import Space
 from autotune.space.workload import Workload
 
@@ -51,17 +52,22 @@ class Scripted(Machine):
 
 
 def shown_command(
-    space: Space, candidate: Candidate, options: Options, device_kind: str, exports: Path
+    space: Space, record: Record, options: Options, device_kind: str, exports: Path
 ) -> list[str]:
-    """Words that start the script of `space` with `candidate`; its files are in `exports`."""
-    command = command_of(space.workload)
+    """Words that start the script of `space` as in `record`; its files are in `exports`."""
+    command, ran = command_of(space.workload), record.measured.ran
     paths = Files(command, space, device_kind).paths(exports.absolute())
-    return command.shown(candidate, space.workload, options.search.seed, paths)
+    replicas = ran.data_parallel if ran else None
+    return command.shown(record.candidate, space.workload, options.search.seed, paths, replicas)
 
 
-def write_files(space: Space, candidate: Candidate, device_kind: str, exports: Path) -> None:
-    """Write the files that `shown_command` names. Raises OSError."""
-    Files(command_of(space.workload), space, device_kind).write(candidate, exports.absolute())
+def write_files(
+    space: Space, candidate: Candidate, device_kind: str, exports: Path, replicas: int | None
+) -> None:
+    """Write the files that `shown_command` names, where so many replicas share a global batch.
+    Raises OSError."""
+    files = Files(command_of(space.workload), space, device_kind)
+    files.write(candidate, exports.absolute(), replicas)
 
 
 def visible(spec: str, before: str) -> dict[str, str]:

@@ -78,7 +78,8 @@ def same_batch_table(best: Best) -> Table:
     """What every micro_batch came to, where all of them make the same batch."""
     cells, config = best.same_batch, best.config
     most = max(cell.measured.tokens_per_s for cell in cells)
-    several = " x ranks" if config.world_size > 1 else ""
+    replicas = "ranks" if config.replicas == config.world_size else "replicas"
+    several = f" x {replicas}" if config.replicas > 1 else ""
     differing = [
         axis for name, axis in AXES.items()
         if name != "micro_batch" and len({getattr(cell.config, name) for cell in cells}) > 1
@@ -104,8 +105,8 @@ def same_batch_table(best: Best) -> Table:
 
 
 def product(config: Config) -> str:
-    ranks = [config.world_size] if config.world_size > 1 else []
-    return " x ".join(map(str, [config.micro_batch, config.grad_accum, *ranks]))
+    replicas = [config.replicas] if config.replicas > 1 else []
+    return " x ".join(map(str, [config.micro_batch, config.grad_accum, *replicas]))
 
 
 def _named(cell: Cell, axes: Sequence[Axis], width: int) -> str:

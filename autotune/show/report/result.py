@@ -39,9 +39,14 @@ class Caution(Enum):
     FINALS_FAILED = (
         "Not confirmed: a final of this configuration failed; trials.csv has the reason."
     )
+    MEASUREMENTS_DIFFER = (
+        "Not confirmed: the finals of this configuration differ too much from each other or from"
+        " the search. Measure it again on a quiet machine: use --resume with --budget."
+    )
     FINALS_SLOWER = (
         "Not confirmed: finals of others were over 10% slower than the search measurement of"
-        " this configuration. Run again with a longer --budget, on a quiet machine."
+        " this configuration. Run again with a longer --budget and a new --out, on a quiet"
+        " machine."
     )
     STOPPED_IN_SEARCH = (
         "You stopped the search early: a faster configuration may be untried. Go on with --resume."
@@ -52,7 +57,7 @@ class Caution(Enum):
     )
     DISTURBED = (
         "Other processes used much of the processor during timing, so speeds may be too low. Run"
-        " again on a quiet machine."
+        " the command again on a quiet machine, with a new --out: --resume repeats nothing."
     )
     BROKEN_TRIALS = (
         "Some trials crashed or hung. See trials.csv and logs/ beside best.json for the reasons."
@@ -70,6 +75,7 @@ def cautions(best: Best, micro_batches: Sequence[int]) -> tuple[Caution, ...]:
         Caution.EMULATED: best.device == "emulated",
         Caution.NO_FINALS: best.unconfirmed == "no finals",
         Caution.FINALS_FAILED: best.unconfirmed == "its finals failed",
+        Caution.MEASUREMENTS_DIFFER: best.unconfirmed == "its measurements differ",
         Caution.FINALS_SLOWER: best.unconfirmed == "other finals were slower",
         Caution.STOPPED_IN_SEARCH: best.stopped_in == "search",
         Caution.STOPPED_IN_FINALS: best.stopped_in == "finals",
@@ -202,9 +208,10 @@ def _waiting(best: Best) -> list[str]:
                 " process needs more: load less data at once, or memory-map the files."
             )
     if measured.tokens == "claimed":
+        unseen = "batches, or which ranks share them" if best.config.world_size > 1 else "a batch"
         lines.append(
-            "autotune could not see a batch, so samples and tokens are those of the command."
-            " Call autotune.step(tokens=...) in the script to count them."
+            f"autotune could not see {unseen}, so samples and tokens are those of the command."
+            " Call autotune.step(tokens=..., samples=...) in the script to count them."
         )
     return lines
 
@@ -231,10 +238,16 @@ def _sure(best: Best) -> list[str]:
         alone = best.trials["ok"] + best.trials["pruned"] == 1
         return ["No other configuration that fits was measured, so another may be faster."] * alone
     most = "Most tokens per joule" if best.objective == "tokens_per_joule" else "The fastest"
-    text = f"{most} of all that fit, with a probability of {sure.best:.0%}"
+    among = "all that fit"
+    if best.untried != 0:
+        among = f"the {best.trials['ok'] + best.trials['pruned']} measured that fit"
+    text = f"{most} of {among}, with a probability of {sure.best:.0%}"
     if sure.best < 0.995:
         text += f"; within 1% of the fastest, with {sure.within_1_percent:.0%}"
-    return [f"{text}. Next: {_differs(sure.next, best)}." if sure.next else f"{text}."]
+    text += f". Next: {_differs(sure.next, best)}." if sure.next else "."
+    if best.untried:
+        text += f" {best.untried} of the {best.candidates} candidates were not tried."
+    return [text]
 
 
 def _differs(config: Config, best: Best) -> str:

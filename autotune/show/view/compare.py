@@ -52,6 +52,7 @@ def winners(studies: Sequence[Shown]) -> list[tuple[str, list[str]]]:
             for name in axes
         },
         "ranks": lambda best: f"{best.config.world_size}{best.config.on_nodes}",
+        "data parallel": lambda best: str(best.config.replicas),
         first.unit: lambda best: si(of_objective(best.measured, first.objective)),
         f"against {names(studies)[0]}": lambda best: (
             "" if first.best is None or best is first.best else against(best, first.best, first)

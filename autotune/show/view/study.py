@@ -161,7 +161,7 @@ def read(path: Path) -> Shown:
         manifest=found,
         limits=limits,
         workload=workload,
-        trials=_with_more(_trials(folder.trials), column),
+        trials=_with_more(_as_ran(_trials(folder.trials), workload, best), column),
         best=best,
         past=past,
         running=is_held(path) and (past is None or past.ended is None),
@@ -204,6 +204,15 @@ def _trials(path: Path) -> pd.DataFrame:
         raise UsageError(f"{path}: not a trials.csv: {error!s:.200}") from error
     known = [verdict.value for verdict in Verdict]
     return found[found["verdict"].isin(known) & found["kind"].notna()].reset_index(drop=True)
+
+
+def _as_ran(trials: pd.DataFrame, workload: Workload, best: Best | None) -> pd.DataFrame:
+    """With what a script is not told, which is 1 in the file, as its best candidate ran."""
+    if workload.of_script and best is not None:
+        for name in ("seq_len", "micro_batch"):
+            if set(trials[name]) == {1}:
+                trials[name] = getattr(best.config, name)
+    return trials
 
 
 def _with_more(trials: pd.DataFrame, column: str) -> pd.DataFrame:

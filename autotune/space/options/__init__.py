@@ -48,7 +48,8 @@ class Options:
         for name in () if self.script.template else SCRIPT_AXES:
             if values := self.space.axes.get(name):
                 raise UsageError(f"{AXES[name].flag} {listed(values)}: only with --script")
-        if self.devices.recorded and self.cluster.launch is not None:
+        elsewhere = self.devices.recorded or self.devices.emulated
+        if elsewhere and self.cluster.launch is not None:
             raise UsageError(
                 f"--launch {self.cluster.launch}: {self.devices.device} needs no node; leave it"
                 " out"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from autotune.errors import UsageError
 from autotune.space import choices
-from autotune.space.options.flag import as_it_is, as_path, option, word
+from autotune.space.options.flag import as_it_is, as_path, option, switch, word
 from autotune.space.outcome import Objective
 from autotune.units import parse_int
 
@@ -37,6 +37,10 @@ class SearchOptions:
         "Earlier study, or folder of studies, that improves predictions. Only studies on the"
         " same devices and software count (default: the other studies in results; none: no"
         " study).")
+    weigh: bool = switch(
+        "--weigh",
+        "On GPUs: first weigh candidates around the memory limit on emulated ones, as long as"
+        " that takes less time than the probes it saves, and at most a tenth of the budget.")
     # fmt: on
 
     def __post_init__(self) -> None:

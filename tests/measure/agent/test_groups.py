@@ -24,6 +24,7 @@ from autotune.space.outcome import Verdict
 from autotune.wire.stopping import Phase
 from tests.support import defaults
 from tests.support.agents import QUICK_AGENT, SLACK_S, Agents, ranks_on, until
+from tests.support.choice import campaign
 from tests.support.namespaces import network
 from tests.support.pools import RULE, SMALL, Started
 
@@ -68,7 +69,7 @@ def probe(pool: Pool, candidate: Candidate = SMALL, **job: Any) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("engine", "stage"), [("ddp", 0), ("fsdp", 3), ("deepspeed", 1), ("deepspeed", 3)]
+    ("engine", "stage"), [("deepspeed", 3), *campaign(("ddp", 0), ("fsdp", 3), ("deepspeed", 1))]
 )
 def test_two_hosts_learn_like_one(two: Agents, tmp_path: Path, engine: str, stage: int) -> None:
     candidate = replace(SMALL, depth=2, zero_stage=stage)

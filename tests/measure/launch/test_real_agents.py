@@ -14,6 +14,7 @@ from autotune.measure.testbed.cluster import Cluster as Nodes
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from tests.support import defaults
+from tests.support.choice import campaign
 from tests.support.dialed import Cluster
 from tests.support.pools import Started
 
@@ -40,7 +41,7 @@ def loss(runner: Runner, candidate: Candidate) -> float:
 
 @pytest.mark.parametrize(
     "engine",
-    ["ssh", *(pytest.param(each, marks=pytest.mark.campaign) for each in ("slurm", "ray"))],
+    ["ssh", *campaign("slurm", "ray")],
     indirect=True,
 )
 def test_losses_over_two_hosts_equal_those_of_one(engine: Cluster, tmp_path: Path) -> None:

@@ -158,13 +158,23 @@ def test_the_end_says_how_far_under_the_ceiling_the_winner_stays() -> None:
      (None, "")],
 )  # fmt: skip
 def test_the_end_says_how_sure_it_is(sure: Sure | None, said: str) -> None:
-    found = best(record(A, purpose="final", tokens_per_s=5000), record(C))
+    found = best(record(A), record(A, purpose="final", tokens_per_s=5000), record(C))
     text = " ".join(finished(replace(found, sure=sure)).split())
     assert said in text
-    assert ("The fastest of all that fit, with a" in text) == (sure is not None)
+    most = "The fastest of the 2 measured that fit, with a"
+    untried = f"{len(SPACE.candidates) - 2} of the {len(SPACE.candidates)} candidates were not"
+    assert (most in text, untried in text) == (sure is not None,) * 2
     if sure is not None:
         following = replace(sure, next=found.cells[-1].config)
         assert ". Next: " in " ".join(finished(replace(found, sure=following)).split())
+
+
+def test_all_is_said_of_all_candidates_alone() -> None:
+    few = replace(SPACE, candidates=(A, C))
+    found = best(record(A, purpose="final"), record(A), record(C), among=few)
+    text = finished(replace(found, sure=Sure(best=0.97, within_1_percent=0.98)))
+    assert "The fastest of all that fit, with a probability of 97%" in text
+    assert "not tried" not in text
 
 
 def test_the_end_says_that_one_measurement_was_compared_with_nothing() -> None:
@@ -211,6 +221,8 @@ CAUTIONS = [
     (Caution.EMULATED, replace(CALM, device="emulated")),
     (Caution.NO_FINALS, best(record(B), record(B, Verdict.SKIPPED, purpose="final"))),
     (Caution.FINALS_FAILED, best(record(B), record(B, Verdict.CRASHED, purpose="final"))),
+    (Caution.MEASUREMENTS_DIFFER,
+     best(record(B, tokens_per_s=5000), record(B, purpose="final", tokens_per_s=1000))),
     (Caution.FINALS_SLOWER,
      best(record(B, tokens_per_s=5000), record(C, purpose="final", tokens_per_s=1000))),
     (Caution.STOPPED_IN_SEARCH, best(FINAL, stopped_by="SIGINT", stopped_in="search")),
