@@ -9,8 +9,8 @@ subreaper (prctl(2), PR_SET_CHILD_SUBREAPER).
 
 Contracts:
 
-- Before each fork the server checks that it has one thread and no open driver. It closes NVML
-  first, which some libraries open on import.
+- Before each fork the server checks that it has one thread and no open driver. It keeps NVML
+  closed, which some libraries open on import.
 - A process between server and rank ends at once, so the study becomes the rank's parent. Ranks
   die with the study, and are waited for like spawned ones.
 """
@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
+import pynvml
 
 from autotune.wire.forks import Fork, Forkable, Forked
 from autotune.wire.messages import MAX_MESSAGE_BYTES, decode, encode
@@ -65,22 +66,25 @@ def import_libraries(engine: str, model: str) -> None:
     """Import the libraries of ranks of `engine` and that family. A rank reports missing ones.
 
     Some libraries look for a GPU on import. Then torch asks NVML, which, unlike CUDA, can be
-    closed again.
+    closed again. DeepSpeed opens NVML as well. Its drivers of 2025 leave a thread behind when they
+    are closed, so that does nothing here: a rank opens NVML itself.
     """
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # a rank has an environment of its own
-    with suppress(Exception):
-        from probes import models, worker
-        from probes.engines import load
+    opens, pynvml.nvmlInit = pynvml.nvmlInit, lambda: None
+    try:
+        with suppress(Exception):
+            from probes import models, worker
+            from probes.engines import load
 
-        assert worker
-        load(engine)
-        models.family(model).import_library()
-    with suppress(Exception):  # which says so when it is closed, or that there is none
-        import pynvml
-
-        pynvml.nvmlInit()
-        while True:  # once for each who opened it: DeepSpeed does
-            pynvml.nvmlShutdown()
+            assert worker
+            load(engine)
+            models.family(model).import_library()
+    finally:
+        pynvml.nvmlInit = opens
+    with suppress(OSError):  # nobody loaded it
+        nvml = ctypes.CDLL("libnvidia-ml.so.1", mode=os.RTLD_NOLOAD)
+        while nvml.nvmlShutdown() == 0:  # once for each who opened it
+            pass
 
 
 def why_not() -> str:

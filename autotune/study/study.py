@@ -149,9 +149,8 @@ class Study:
     def _trace(self) -> None:
         """Before anything is timed: on a machine of few cores it would be in the way."""
         clock = self._clock
-        left_s = clock.remaining_s() - CLOSING_S
-        limit_s = min(max(TRACE_S, TRACE_SHARE * clock.budget_s), left_s)
-        found = self._tracer.trace(self._space, limit_s)
+        limit_s = max(TRACE_S, TRACE_SHARE * clock.budget_s)
+        found = self._tracer.trace(self._space, limit_s, clock.at(clock.budget_s - CLOSING_S))
         if found is not None:
             self.ledger.predictor.trace(found)
         self._traced = found

@@ -201,7 +201,7 @@ def recorded(
             stop.kill = runner.kill
             try:
                 if not path.exists():
-                    trace = runner.trace(space, TRACE_LIMIT_S)
+                    trace = runner.trace(space, TRACE_LIMIT_S, time.monotonic() + TRACE_LIMIT_S)
                     header |= {} if trace is None else {"trace": asdict(trace)}
                 file = GridFile(path, header, space, repeats)
                 print(f"{len(space.candidates)} candidates, {file.missing} measurements to make")

@@ -89,8 +89,8 @@ class Lossy:
     def _next_loss(self) -> float:
         return self._now() + self._rng.expovariate(self._per_s) if self._per_s else math.inf
 
-    def trace(self, space: Space, limit_s: float) -> Trace | None:
-        return self._replay.trace(space, limit_s)
+    def trace(self, space: Space, limit_s: float, deadline: float) -> Trace | None:
+        return self._replay.trace(space, limit_s, deadline)
 
     def retire(self, until: float) -> None:
         self._replay.retire(until)

@@ -62,7 +62,7 @@ class ScriptedRunner:
         self.live_build = job.candidate.build if result.report is not None else None
         return result
 
-    def trace(self, space: Space, limit_s: float) -> Trace | None:
+    def trace(self, space: Space, limit_s: float, deadline: float) -> Trace | None:
         return None
 
     def retire(self, until: float) -> None:

@@ -72,7 +72,7 @@ class Replay:
         self.live_build = None if result.report is None else build
         return replace(result, group_start_s=start_s, warm=warm)
 
-    def trace(self, space: Space, limit_s: float) -> Trace | None:
+    def trace(self, space: Space, limit_s: float, deadline: float) -> Trace | None:
         """As it was recorded; it takes no time."""
         return self._grid.trace
 

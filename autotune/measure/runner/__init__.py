@@ -109,10 +109,11 @@ class Runner(Protocol):
         """
         ...
 
-    def trace(self, space: Space, limit_s: float) -> Trace | None:
+    def trace(self, space: Space, limit_s: float, deadline: float) -> Trace | None:
         """How much memory the models of `space` need, found out without its devices.
 
-        None where that is not known within `limit_s`.
+        None where that is not known within `limit_s` or by the `deadline`. The imports that ranks
+        need as well do not count against `limit_s`.
 
         Raises:
             StopRequestedError: the user asked to stop.

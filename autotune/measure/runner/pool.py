@@ -128,15 +128,17 @@ class Pool:
             return launched
         return replace(launched, group_start_s=self._start_s, log=self._log(0).name)
 
-    def trace(self, space: Space, limit_s: float) -> Trace | None:
+    def trace(self, space: Space, limit_s: float, deadline: float) -> Trace | None:
         engine = engine_of(self._workload, space.opening[0]).name
-        until = time.monotonic() + limit_s
-        self._take_seats(until)
+        began = time.monotonic()
+        self._take_seats(min(began + limit_s, deadline))
         node = self._places.nodes[0]
-        self._get_ready(engine, until)
+        self._get_ready(engine, deadline)
         if not node.ready(engine):
-            self._wiring.note(f"{UNTRACED}: imports took over {limit_s:.0f} s")
+            took_s = time.monotonic() - began
+            self._wiring.note(f"{UNTRACED}: imports took over {took_s:.0f} s")
             return None
+        limit_s = min(limit_s, deadline - time.monotonic())
 
         asked = request(space, self._requests.device_kind)
         if not asked.models:

@@ -152,7 +152,7 @@ class Launches:
         now = self._device.in_use_bytes()
         return [now[i] - launch.in_use[i] for i in used]
 
-    def trace(self, space: Space, limit_s: float) -> Trace | None:
+    def trace(self, space: Space, limit_s: float, deadline: float) -> Trace | None:
         return None  # nobody knows its model before it runs
 
     def retire(self, until: float) -> None:

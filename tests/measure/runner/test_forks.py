@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -21,7 +22,8 @@ from autotune.measure.runner.group import PHASE_DEADLINE_S
 from autotune.measure.runner.node import LocalNode
 from autotune.space.outcome import Verdict
 from autotune.wire.stopping import Phase
-from probes import forkserver
+from probes import engines, forkserver
+from tests.support import records
 from tests.support.pools import SMALL, Cpu, Make, Started, kept, ranks, servers
 from tests.support.programs import QUICK_RANK, ROOT
 
@@ -103,10 +105,8 @@ def quick(start: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     def one(beside: str = "") -> Started:
         program = SERVER.format(root=str(ROOT), beside=beside)
         monkeypatch.setattr(forks, "SERVER", [sys.executable, "-c", program])
-        notes: list[str] = []
-        forked = node_of(tmp_path, notes.append)
+        forked = node_of(tmp_path, lambda text: started.notes.append(text))
         started = start(node=forked)
-        started.notes = notes
         FORKED.append(forked)
         return started
 
@@ -162,25 +162,28 @@ def test_what_is_unsupported_came_up_well(quick: Make, monkeypatch: pytest.Monke
     assert group.notes == []
 
 
-def test_nvml_is_closed_again_whoever_opened_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DeepSpeed opens it as it is imported, and ranks are not forked beside an open driver."""
-    opened = 2
-
-    def init() -> None:
-        nonlocal opened
-        opened += 1
-
-    def shutdown() -> None:
-        nonlocal opened
-        if not opened:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_UNINITIALIZED)
-        opened -= 1
-
+def test_nvml_is_not_opened_by_what_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeepSpeed does. Drivers leave a thread behind, beside which no rank is forked."""
+    opened = []
+    init = partial(opened.append, "by a library")
     monkeypatch.setattr(pynvml, "nvmlInit", init)
-    monkeypatch.setattr(pynvml, "nvmlShutdown", shutdown)
+    monkeypatch.setattr(engines, "load", lambda engine: pynvml.nvmlInit())
     monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "0")
     forkserver.import_libraries("ddp", "gpt")
-    assert opened == 0
+    assert not opened
+    assert pynvml.nvmlInit is init
+
+
+def test_models_are_traced_though_imports_take_longer_than_a_trace_may(quick: Make) -> None:
+    """The ranks need what is imported, too."""
+    started = quick("time.sleep(1.0)")
+    until = time.monotonic() + 30
+    assert started.pool.trace(records.space(), 0.5, until) is None
+    assert "imports took" not in str(started.notes)
+    late = quick("time.sleep(1.0)")
+    assert late.pool.trace(records.space(), 0.5, time.monotonic() + 0.5) is None
+    assert "imports took over" in str(late.notes)
+
 
 
 def test_a_server_that_is_killed_between_two_groups_is_not_needed(quick: Make) -> None:

@@ -106,7 +106,7 @@ enum kernel_kind { UNKNOWN, ELEMENTS, LISTS, REDUCTION, ROWS, WARP_ROWS, MATRIX,
 struct registered {
   const void *host;
   const char *name;
-  char known, kind, backward, causal;
+  char known, kind, backward, causal, narrow;
   char arrays;           // of elements: how many there are, the result first; 0 if that is not known
   short head, rows;      // of attention: channels of a head, and of a block's rows of the grid's x
   short place;           // of the parameter that has the row's length
@@ -201,6 +201,7 @@ static void classify(struct registered *it) {
     it->bytes = size;
   } else if (strstr(name, "fused_dropout_kernel")) {
     it->kind = MANY;
+    it->narrow = strstr(name, "jLi") != NULL;  // its index is an unsigned int
     it->place = 3;
     it->bytes = 2 * size + 1;
   } else if (strstr(name, "cunn_SoftMax")) {
@@ -232,7 +233,8 @@ static double listed(const char *name, const char *list, unsigned blocks) {
     scalars = 1;
   } else if (strstr(name, "FusedOptimizerTensorListMetadata")) one = 8;
   if (depth < 1 || depth > 5) return 0;
-  for (int small = CUDART_VERSION < 13000; small < 2; small++) {
+  // The smaller one first: behind it may be no memory.
+  for (int small = 1; small >= (CUDART_VERSION < 13000); small--) {
     int tensors = most[small][scalars][depth - 1], places = small ? 320 : 2240;
     const int64_t *sizes = (const int64_t *)list + (size_t)depth * tensors;
     const char *of = (const char *)(sizes + tensors) + (size_t)one * tensors;
@@ -344,7 +346,7 @@ void run_registered(const void *host, const unsigned *grid, const unsigned *bloc
     case REDUCTION: bytes = reduced(arguments[0], block); break;
     case ROWS: bytes = it->bytes * blocks * *(int *)arguments[it->place]; break;
     case MATRIX: bytes = it->bytes * *(int64_t *)arguments[0] * *(int64_t *)arguments[1]; break;
-    case MANY: bytes = it->bytes * *(int64_t *)arguments[it->place]; break;
+    case MANY: bytes = it->bytes * (it->narrow ? *(uint32_t *)arguments[it->place] : *(int64_t *)arguments[it->place]); break;
     case WARP_ROWS: bytes = it->bytes * *(int *)arguments[it->place] * (double)*(int *)arguments[it->place + 2]; break;
     case ROW_BLOCKS: bytes = blocks * 128 * it->head * 6; break;
   }
