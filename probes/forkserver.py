@@ -27,7 +27,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -63,28 +63,33 @@ def main() -> None:
 
 
 def import_libraries(engine: str, model: str) -> None:
-    """Import the libraries of ranks of `engine` and that family. A rank reports missing ones.
+    """Import the libraries of ranks of `engine` and that family. A rank reports missing ones."""
+    with suppress(Exception), _nvml_closed():
+        from probes import models, worker
+        from probes.engines import load
 
-    Some libraries look for a GPU on import. Then torch asks NVML, which, unlike CUDA, can be
-    closed again. DeepSpeed opens NVML as well. Its drivers of 2025 leave a thread behind when they
-    are closed, so that does nothing here: a rank opens NVML itself.
+        assert worker
+        load(engine)
+        models.family(model).import_library()
+
+
+@contextmanager
+def _nvml_closed() -> Iterator[None]:
+    """Keep NVML closed, which DeepSpeed opens on import, and torch, where a library asks for GPUs.
+
+    NVML of drivers of 2025 leaves a thread behind when it is closed. Ranks open it themselves.
     """
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # a rank has an environment of its own
-    opens, pynvml.nvmlInit = pynvml.nvmlInit, lambda: None
-    try:
-        with suppress(Exception):
-            from probes import models, worker
-            from probes.engines import load
+    import torch
 
-            assert worker
-            load(engine)
-            models.family(model).import_library()
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # a rank has an environment of its own
+    visible = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+    opens, counts = pynvml.nvmlInit, torch.cuda._device_count_nvml
+    pynvml.nvmlInit = lambda: None
+    torch.cuda._device_count_nvml = lambda: len(visible)
+    try:
+        yield
     finally:
-        pynvml.nvmlInit = opens
-    with suppress(OSError):  # nobody loaded it
-        nvml = ctypes.CDLL("libnvidia-ml.so.1", mode=os.RTLD_NOLOAD)
-        while nvml.nvmlShutdown() == 0:  # once for each who opened it
-            pass
+        pynvml.nvmlInit, torch.cuda._device_count_nvml = opens, counts
 
 
 def why_not() -> str:

@@ -122,7 +122,7 @@ class Started:
         width: int = 64,
         **options: Any,
     ) -> None:
-        self.notes: list[str] = []
+        self.notes: list[str] = options.pop("notes", [])
         self.phases: list[Phase] = []
         self.stop = False
         spawned = local.WORKER is not WORKER

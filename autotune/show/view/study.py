@@ -247,7 +247,7 @@ def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 def _words(trials: pd.DataFrame, axes: list[Axis], otherwise: str) -> list[str]:
     """The values of `axes` of each trial that are not plain, with their names."""
-    rows = trials[[axis.name for axis in axes]].itertuples()  # with the index: some axes may be none
+    rows = trials[[axis.name for axis in axes]].itertuples()  # with an index: axes may be none
     named = [
         [f"{axis.label} {value}" for axis, value in zip(axes, row[1:], strict=True)
          if axis.plain is None or value != axis.plain]

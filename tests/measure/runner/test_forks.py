@@ -105,8 +105,9 @@ def quick(start: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     def one(beside: str = "") -> Started:
         program = SERVER.format(root=str(ROOT), beside=beside)
         monkeypatch.setattr(forks, "SERVER", [sys.executable, "-c", program])
-        forked = node_of(tmp_path, lambda text: started.notes.append(text))
-        started = start(node=forked)
+        notes: list[str] = []
+        forked = node_of(tmp_path, notes.append)
+        started = start(node=forked, notes=notes)
         FORKED.append(forked)
         return started
 
@@ -164,14 +165,23 @@ def test_what_is_unsupported_came_up_well(quick: Make, monkeypatch: pytest.Monke
 
 def test_nvml_is_not_opened_by_what_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """DeepSpeed does. Drivers leave a thread behind, beside which no rank is forked."""
-    opened = []
-    init = partial(opened.append, "by a library")
+    asked: list[object] = []
+
+    def load(engine: str) -> None:
+        pynvml.nvmlInit()
+        asked.append(torch.cuda._device_count_nvml())
+
+    init: object = partial(asked.append, "NVML")
+    count: object = partial(asked.append, "torch's NVML")
     monkeypatch.setattr(pynvml, "nvmlInit", init)
-    monkeypatch.setattr(engines, "load", lambda engine: pynvml.nvmlInit())
+    monkeypatch.setattr(torch.cuda, "_device_count_nvml", count)
+    monkeypatch.setattr(engines, "load", load)
     monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1,GPU-2")
     forkserver.import_libraries("ddp", "gpt")
-    assert not opened
+    assert asked == [2]
     assert pynvml.nvmlInit is init
+    assert torch.cuda._device_count_nvml is count
 
 
 def test_models_are_traced_though_imports_take_longer_than_a_trace_may(quick: Make) -> None:
@@ -183,7 +193,6 @@ def test_models_are_traced_though_imports_take_longer_than_a_trace_may(quick: Ma
     late = quick("time.sleep(1.0)")
     assert late.pool.trace(records.space(), 0.5, time.monotonic() + 0.5) is None
     assert "imports took over" in str(late.notes)
-
 
 
 def test_a_server_that_is_killed_between_two_groups_is_not_needed(quick: Make) -> None:
