@@ -126,7 +126,7 @@ def plan(
                 found = _weighed(
                     found,
                     lambda by: answer(replace(what, weighed=by), named.counts, solve, helpers),
-                    named.card, rows,
+                    named.card, rows, learn_from,
                 )  # fmt: skip
             for line in _remarks(what, found):
                 complain(line)
@@ -205,12 +205,20 @@ def _helpers(asked: Options, start: Start) -> Helpers:
     return Helpers(count, describe)
 
 
-def _weighed(found: Answer, again: Callable[[Weighed], Answer], card: Card, most: int) -> Answer:
+def _weighed(
+    found: Answer,
+    again: Callable[[Weighed], Answer],
+    card: Card,
+    most: int,
+    learn_from: Path | None,
+) -> Answer:
     """The answer on weighed peaks; by formulas, where no card can be emulated here."""
     from autotune.advise.plan import weighing
+    from autotune.result.folder.earlier import context_bytes
 
+    known = context_bytes(learn_from, str(learn_from)) if learn_from is not None else {}
     try:
-        with weighing.scale(card, complain) as scale, _bar() as told:
+        with weighing.scale(card, complain, context=known) as scale, _bar() as told:
             return weighing.weighed(found, again, scale, most, told)
     except UsageError as error:
         complain(f"not weighed, expected by formulas alone: {error}")

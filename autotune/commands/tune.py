@@ -278,8 +278,11 @@ def _opened(options: Options, held: ExitStack) -> Testbed:
 
     if options.devices.emulated:
         from autotune.device.emulated.emulation import NOT_SUPPORTED, Emulation
+        from autotune.result.files import RESULTS
+        from autotune.result.folder.earlier import context_bytes
 
         cards = held.enter_context(Emulation(options.devices.emulated))
+        cards.know(context_bytes(options.output.out or RESULTS / "new", options.search.learn_from))
         for unit in cards.units:
             unit.energy = NOT_SUPPORTED
     return open_testbed(options)

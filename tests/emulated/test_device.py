@@ -71,6 +71,34 @@ def test_one_rank_weighs_as_all_do(
         assert host == pytest.approx(int(row["peak_host_bytes"]), 0.05)
 
 
+def test_a_context_is_as_a_real_card_had_it(emulate: Emulate, tmp_path: Path) -> None:
+    cards = emulate("1xA100-40GB")
+    cards.units[0].context = 900 << 20
+    little = ("--depth", "1", "--seq-len", "64", "--micro-batch", "1", "--checkpointing", "none")
+    [*_, real] = study(tmp_path / "real", *little, on=cards)
+    told = tmp_path / "real" / "manifest.json"
+    manifest = json.loads(told.read_text())
+    assert manifest["fingerprint"]["devices"].pop("emulated")
+    told.write_text(json.dumps(manifest))
+    learn = ("--learn-from", str(tmp_path / "real"))
+    own = ("--device", "emulated:1xA100-40GB", *little)
+    contexts = [
+        int(row["peak_device_bytes"]) - int(row["peak_reserved_bytes"])
+        for row in (
+            real,
+            *study(tmp_path / "learnt", *own, *learn)[:1],
+            *study(tmp_path / "own", *own)[:1],
+        )
+    ]
+    assert contexts == [900 << 20, 900 << 20, 510 << 20]
+    planned = subprocess.run(
+        [sys.executable, "-m", "autotune", "plan", "--gpus", "A100-40GB", *little, "--json",
+         *learn], capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    [row] = json.loads(planned.stdout)["rows"]
+    assert row["peak"]["bytes"] == int(real["peak_device_bytes"])
+
+
 def test_a_script_runs_on_cards_of_the_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from autotune.advise.plan.answers import Answer, table
 from autotune.advise.plan.expected import Expected, Plan, Weighed, largest
@@ -99,14 +100,17 @@ def scale(
     note: Callable[[str], None],
     room: int = 1,
     gone: Callable[[], bool] = lambda: False,
+    context: Mapping[str, int] = MappingProxyType({}),
 ) -> Iterator[Scale]:
     """A scale for plans on `card`, with `room` times its memory; no process of it is left
-    afterwards. Who asked may be `gone`: then weighing ends.
+    afterwards. Who asked may be `gone`: then weighing ends. A process holds `context` beside
+    tensors, bytes by the name of the card, where they are known.
 
     Raises:
         UsageError: cards cannot be emulated here.
     """
     with Emulation(f"1x{card.name}") as cards, ExitStack() as stack:
+        cards.know(context)
         cards.units[0].total *= room
         yield Scale(cards, card, stack, note, gone)
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,6 +148,11 @@ class Emulation:
     def held_bytes(self, unit: int = 0) -> int:
         """Memory of a device that processes hold, dead ones included until somebody asks."""
         return sum(each.used[unit] for each in self.state.process if each.pid)
+
+    def know(self, context: Mapping[str, int]) -> None:
+        """Have a process hold `context` beside tensors: bytes, by the name of the card."""
+        for unit in self.units:
+            unit.context = context.get(unit.name.decode(), unit.context)
 
     def hold(self, pid: int, used_bytes: int, unit: int = 0, busy: int = 0) -> None:
         """Have a live process hold memory, and use the device for `busy` percent of the time."""

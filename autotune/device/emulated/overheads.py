@@ -6,7 +6,8 @@ messages leave over: "this process has" less "allocated" and "reserved but unall
 one GPU. Both by about ten messages a card, so a context is good to some 50 MiB: HiDream-ai/VAREdit
 #6, Kwai-Keye/Keye #11, awslabs/keys_values #92 (A100), pytorch/torchchat #1341 (RTX 4090),
 Wan-Video/Wan2.1 #465 (RTX 5090), ArcInstitute/evo2 #190 (L4), QwenLM/Qwen3-VL #2097 (L40). One
-message alone stands behind B200 and GB10. Cards not listed have the median of the others.
+message alone stands behind B200 and GB10. Cards not listed have the median of the others. H100 and
+H200 were measured: `results/real.md`; messages say 690 and 600.
 
 NCCL: NVIDIA/nccl #964 (544 MB for 2 ranks of A100, 688 for 3 and 4), sgl-project/sglang #30908
 (576 MiB for 8 of GB200, as much again for each further communicator); the rest lies between these.
@@ -58,9 +59,9 @@ _MEASURED = {
     "RTX5090": (32109, 600),
     "A100-40GB": (40438, 510),
     "A100-80GB": (81157, 510),
-    "H100": (81090, 690),
+    "H100": (81090, 767),
     "H100-PCIe": (81007, 600),
-    "H200": (143156, 600),
+    "H200": (143156, 767),
     "B200": (182642, 710),
     "GB10": (122570, 330),
 }

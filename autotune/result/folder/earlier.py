@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from autotune.errors import UsageError
@@ -32,8 +33,8 @@ def learn(now: Manifest, asked: str | None, by_default: bool) -> Manifest:
     Raises:
         UsageError: there is no such folder.
     """
-    place = Path(now.folder).parent if asked is None else Path(asked)
-    if asked == NOTHING or (asked is None and not (by_default and is_ours(place))):
+    place = _place(Path(now.folder), asked) if by_default or asked else None
+    if place is None:
         return now
     if asked is not None and not place.is_dir():
         what = "is no folder" if place.exists() else "there is no such folder"
@@ -51,6 +52,32 @@ def learn(now: Manifest, asked: str | None, by_default: bool) -> Manifest:
                 found.append(replace(study, seen=study.seen[:left]))
                 left -= len(found[-1].seen)
     return replace(now, earlier=found)
+
+
+def context_bytes(out: Path, asked: str | None) -> dict[str, int]:
+    """What a process on a GPU holds beside torch's memory, by the name of the GPU: as the newest
+    study saw it that `learn` would look at for a study in `out`, and that trained with one rank.
+    """
+    place = _place(out, asked)
+    found: dict[str, int] = {}
+    for folder in newest_first(place) if place is not None else ():
+        with suppress(Exception):  # whatever is wrong with it, there may be others
+            of = manifest.read(folder)
+            devices = of.fingerprint["devices"]
+            name = devices["devices"][0]["name"]
+            if name in found or devices.get("emulated") or of.workload().world_size > 1:
+                continue
+            peaks = [r.outcome.measurement.peaks for r in records_in(Folder(folder))
+                     if r.outcome.measurement is not None]  # fmt: skip
+            found[name] = int(median(each.device_bytes - each.reserved_bytes for each in peaks))
+    return found
+
+
+def _place(out: Path, asked: str | None) -> Path | None:
+    """Where a study in `out` looks for earlier ones."""
+    if asked is not None:
+        return None if asked == NOTHING else Path(asked)
+    return out.parent if is_ours(out.parent) else None
 
 
 def newest_first(place: Path) -> Iterator[Path]:
