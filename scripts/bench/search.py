@@ -78,13 +78,15 @@ def main(
             found = [each for each in ran if isinstance(each, Search)]
             whole = [each for each in ran if isinstance(each, Whole)]
             floor = [truth(path, c).oracle(seed) for c in ceilings for seed in range(seeds)]
-            blind = [truth(path, c, repeat=n) for c in ceilings for n in range(repeats(path))]
-            again = pool.map(carried_out, tasks_apart(path, ceilings, seeds), chunksize=8)
-            apart = [each for each in again if isinstance(each, Search)]
             searches[path.stem], floors[path.stem] = found, floor
             print(f"{header(path, ceilings)}\n")
             print(regret_table(found, floor))
-            print(judged_apart(apart, [each.oracle(seed=0) for each in blind]), "\n")
+            if repeats(path) > 1:
+                blind = [truth(path, c, repeat=n) for c in ceilings for n in range(repeats(path))]
+                again = pool.map(carried_out, tasks_apart(path, ceilings, seeds), chunksize=8)
+                apart = [each for each in again if isinstance(each, Search)]
+                print(judged_apart(apart, [each.oracle(seed=0) for each in blind]))
+            print()
             print(results(whole), "\n")
             print(promises(found, whole, floor), "\n", flush=True)
     print(

@@ -81,7 +81,7 @@ class Truth:
         )
         self.space = recording.space(self.options)
         limit = self.space.limits.limit_bytes
-        self.fitting = [c for c in self.space.candidates if max(peaks[c]) <= limit]
+        self.fitting = [c for c, seen in peaks.items() if max(seen) <= limit]
         self.best = max((self.values[c] for c in self.fitting), default=0.0)
 
     def regret(self, found: Candidate | None) -> float:
@@ -94,7 +94,9 @@ class Truth:
         limit = self.space.limits.limit_bytes
         seen: dict[Candidate, float] = {}
         for candidate in self.space.candidates:
-            report = rng.choice(self.reports[candidate])
+            if not (reports := self.reports[candidate]):
+                continue  # it ran out of memory
+            report = rng.choice(reports)
             if report.peaks.device_bytes <= limit:
                 seen[candidate] = value(self.space.workload, candidate, report)
         return self.regret(max(seen, key=lambda c: seen[c], default=None))
