@@ -33,6 +33,7 @@ from autotune.study.search import (
     first_candidate,
     least_chance,
 )
+from autotune.study.study import TRACE_S
 from autotune.study.work import NextWork
 from autotune.wire.budget import VirtualTime
 from autotune.wire.reports import Conditions, Peaks
@@ -598,7 +599,7 @@ def test_repeats_of_one_candidate_take_a_twentieth_of_the_budget_at_most(run: Ru
 def test_models_are_traced_before_any_probe(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     monkeypatch.setattr(
-        ScriptedRunner, "trace", lambda runner, space, limit_s: seen.append("trace")
+        ScriptedRunner, "trace", lambda runner, space, limit_s, deadline: seen.append("trace")
     )
 
     def answer(job: Job) -> Result:
@@ -611,12 +612,11 @@ def test_models_are_traced_before_any_probe(run: Runs, monkeypatch: pytest.Monke
 
 
 def test_a_trace_leaves_time_for_the_end(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits_s: list[float] = []
-    monkeypatch.setattr(
-        ScriptedRunner, "trace", lambda runner, space, limit_s: limits_s.append(limit_s)
-    )
-    run(saturating, now=VirtualTime(), budget_s=8.0, trials=1)
-    assert limits_s == [8.0 - CLOSING_S]
+    asked: list[tuple[float, float]] = []
+    monkeypatch.setattr(ScriptedRunner, "trace", lambda runner, space, *until: asked.append(until))
+    now = VirtualTime()
+    run(saturating, now=now, budget_s=8.0, trials=1)
+    assert asked == [(TRACE_S, 8.0 - CLOSING_S)]
 
 
 def test_a_final_that_runs_out_makes_room_for_the_next_best(run: Runs) -> None:

@@ -44,8 +44,10 @@ def parser_of(tool: str) -> Parser:
 
 def _read(tool: str, folder: Path) -> dict[str, Any]:
     with contextlib.redirect_stdout(sys.stderr):
+        parser = parser_of(tool)
+        os.chdir(folder)  # where files that name others are used
         try:
-            return parser_of(tool)(folder)
+            return parser(folder)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the test shows it
             return {"refused": f"{type(error).__name__}: {error}"}
 

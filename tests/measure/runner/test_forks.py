@@ -50,10 +50,9 @@ def test_a_forked_rank_has_the_peak_of_a_spawned_one(start: Make, tmp_path: Path
     # The least of some, in turn: allocations of other threads add a percent now and then, and
     # what of a library's file is in memory changes with what else runs.
     forked, spawned = zip(*((peak(kept()), peak(spawning)) for _ in range(6)), strict=True)
-    # The libraries of torch's CUDA build are larger, and so are the runs of pages that the kernel
-    # maps around the ones that are touched: 1.4 % were measured with it.
-    share = 0.01 if torch.version.cuda is None else 0.02
-    assert min(forked) == pytest.approx(min(spawned), rel=share)
+    # The kernel maps runs of pages around the ones that are touched: on a busy machine 1.1 % were
+    # measured, with the larger libraries of torch's CUDA build 1.4 %.
+    assert min(forked) == pytest.approx(min(spawned), rel=0.02)
 
 
 def test_a_forked_rank_is_a_child_of_the_study_and_imported_nothing_itself(start: Make) -> None:
