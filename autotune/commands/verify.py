@@ -42,8 +42,8 @@ def train(path: Path, steps: int, limit_s: float, *, embedded: bool = False) -> 
     Raises:
         UsageError: there is no result, or none that can be trained here.
     """
-    import tempfile
     from dataclasses import replace
+    from shutil import rmtree
 
     from autotune.measure.runner import StopRequestedError
     from autotune.result.best import Best
@@ -51,27 +51,42 @@ def train(path: Path, steps: int, limit_s: float, *, embedded: bool = False) -> 
     from autotune.wire.budget import StopFlag
 
     found = Best.read(path)
-    stop = StopFlag(embedded=embedded)
+    stop, logs = StopFlag(embedded=embedded), _logs(path)
+    kept = False
     try:
-        with tempfile.TemporaryDirectory(prefix="autotune-verify-") as logs:
-            verified = verify(
-                found, steps=steps, limit_s=limit_s, logs=Path(logs), note=complain,
-                stop=lambda: bool(stop),
-            )  # fmt: skip
+        verified = verify(
+            found, steps=steps, limit_s=limit_s, logs=logs, note=complain, stop=lambda: bool(stop)
+        )
+        kept = verified.ran_out is not None
     except VerifyError as error:
-        complain(str(error))
+        kept = True
+        complain(f"{error}; logs: {logs}")
         return ExitCode.NO_MEASUREMENT
     except StopRequestedError:
         complain("stopped: the result is neither verified nor changed")
         return ExitCode.STOPPED
     finally:
         stop.restore()
+        if not kept:
+            rmtree(logs, ignore_errors=True)
     try:
         replace(found, verified=verified).write(path)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
     print("\n".join(lines(verified)))
+    if kept:
+        print(f"Logs: {logs}")
     return exit_of(verified)
+
+
+def _logs(path: Path) -> Path:
+    """A new folder beside the result in `path`: kept where the run broke."""
+    import tempfile
+
+    try:
+        return Path(tempfile.mkdtemp(prefix="verify-", dir=path.parent))
+    except OSError as error:
+        raise UsageError(f"{path.parent}: {error.strerror}") from error
 
 
 def exit_of(found: Verified) -> ExitCode:
@@ -86,6 +101,12 @@ def lines(found: Verified) -> list[str]:
     from autotune.show.report.text import si
     from autotune.units import gib
 
+    if found.tokens_per_s is None or found.share_of_measured is None or found.peak_bytes is None:
+        said = [
+            f"DOES NOT HOLD: after {found.steps} steps {found.ran_out}",
+            "Run the study again with a lower --ceiling, or train with a smaller micro-batch.",
+        ]
+        return said + _other(found)
     first, *_, last = found.quarters
     growth_bytes = found.growth_bytes_per_100_steps
     grown = "" if growth_bytes is None else (
@@ -109,6 +130,8 @@ def lines(found: Verified) -> list[str]:
             " was busier or slower then; run the study again, since another configuration may be"
             " the best now",
         )
-    if found.other_hardware:
-        said.append(f"Not the same hardware: {found.other_hardware}")
-    return said
+    return said + _other(found)
+
+
+def _other(found: Verified) -> list[str]:
+    return [f"Not the same hardware: {found.other_hardware}"] if found.other_hardware else []

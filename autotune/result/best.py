@@ -236,20 +236,24 @@ class Verified:
 
     passed: bool
     """Whether it was as fast, within 3 % (5 % on the CPU), and stayed under the ceiling."""
-    steps: Positive
-    tokens_per_s: Rate
-    """At the median of its steps."""
-    share_of_measured: Rate
+    steps: Count
+    """Of the run, or before it ran out of memory."""
+    tokens_per_s: Rate | None
+    """At the median of its steps; None where it ran out of memory."""
+    share_of_measured: Rate | None
     """Of the tokens/s that the study measured."""
     quarters: list[float]
     """Tokens/s of each quarter of the steps."""
-    peak_bytes: Count
+    peak_bytes: Count | None
+    """None where it ran out of memory, as nobody knows what it needs."""
     limit_bytes: Count
     alloc_retries: Count
     growth_bytes_per_100_steps: float | None
     """Of what is held between steps; None of a script, in which nobody looks at that."""
     cannot_tell: str | None = None
     """Why it was slower, where that may have been the machine's noise alone; None else."""
+    ran_out: str | None = None
+    """Where it ran out of memory; None else."""
     other_hardware: str | None = None
     """How the devices differ from those of the study."""
     faster: bool = False

@@ -23,7 +23,7 @@ from autotune.space.axes import AXES
 from autotune.space.candidate import Candidate
 from autotune.space.models import where
 from autotune.space.options import Options
-from autotune.space.outcome import DISTURBED_SHARE, others_share
+from autotune.space.outcome import DISTURBED_SHARE, Verdict, others_share
 from autotune.space.space import Limits
 from autotune.space.workload import GlobalBatch
 from autotune.study.prober import rule_for
@@ -59,6 +59,10 @@ class VerifyError(Exception):
     """The winner could not be trained; the message says why."""
 
 
+class RanOutError(VerifyError):
+    """It ran out of memory; the message says where."""
+
+
 def verify(
     best: Best,
     *,
@@ -87,8 +91,13 @@ def verify(
     planned = max(QUARTERS * best.cycle_steps, min(steps, possible))
     with training(best, limit_s=limit_s, logs=logs, note=note, stop=stop) as run:
         note(f"training {planned} of {steps} steps, about {planned * step_s:.0f} s")
-        before = run(_steps(best, SHORT_STEPS), fresh=True)
-        after = run(_steps(best, planned), fresh=False)
+        made = 0
+        try:
+            before = run(_steps(best, SHORT_STEPS), fresh=True)
+            made = len(before.step_s) * best.cycle_steps
+            after = run(_steps(best, planned), fresh=False)
+        except RanOutError as error:
+            return _ran_out(best, made, str(error), run.device)
         return _verified(best, before, after, run.device)
 
 
@@ -106,6 +115,7 @@ class Training:
         """Make the steps of `rule` in `fresh` processes, or in the last ones.
 
         Raises:
+            RanOutError: it ran out of memory.
             VerifyError: it could not be trained.
             StopRequestedError: the user asked to stop.
         """
@@ -119,6 +129,8 @@ class Training:
         result = self.runner.run(job, time.monotonic() + patience_s)
         if result.report is None:
             cause = result.reason or "it ended without a report"
+            if result.verdict is Verdict.OOM:
+                raise RanOutError(cause)
             raise VerifyError(f"the winner was {result.verdict}: {cause}")
         return result.report
 
@@ -273,6 +285,15 @@ def _is_faster(best: Best, quarters: list[float]) -> bool:
     explains: its steps, its finals of one candidate, and what a longer run may differ by."""
     differ = best.repeats.differ if best.repeats is not None else 0.0
     return max(quarters) < best.measured.step_s.low * (1 - max(SLOWER[best.device_kind], differ))
+
+
+def _ran_out(best: Best, steps: int, cause: str, on: Device) -> Verified:
+    return Verified(
+        passed=False, steps=steps, tokens_per_s=None, share_of_measured=None, quarters=[],
+        peak_bytes=None, limit_bytes=best.limits.limit_bytes, alloc_retries=0,
+        growth_bytes_per_100_steps=None, ran_out=cause,
+        other_hardware=other_hardware(best, on) or None,
+    )  # fmt: skip
 
 
 def _verified(best: Best, before: Report, after: Report, on: Device | None = None) -> Verified:

@@ -10,6 +10,7 @@ is shared is another one minutes later. Prints a table in Markdown.
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -49,7 +50,7 @@ class Row:
     @property
     def error(self) -> float:
         """Error of the probes' mean, as a share of the long run's throughput."""
-        return statistics.mean(self.probed) / self.long.tokens_per_s - 1
+        return statistics.mean(self.probed) / (self.long.tokens_per_s or math.nan) - 1
 
 
 def main(
@@ -112,7 +113,7 @@ def device(best: Best) -> str:
 def report(rows: Sequence[Row], best: Best) -> str:
     median = statistics.median(abs(row.error) for row in rows)
     apart = statistics.median(abs(row.probed[1] / row.probed[0] - 1) for row in rows)
-    over = sum(row.long.peak_bytes > row.long.limit_bytes for row in rows)
+    over = sum((row.long.peak_bytes or math.inf) > row.long.limit_bytes for row in rows)
     goal = GOAL[best.device_kind]
     head = (
         "candidate | tokens/s, probes | long run | error | peak, probes | long run | drift"
@@ -122,7 +123,7 @@ def report(rows: Sequence[Row], best: Best) -> str:
         (
             row.key, f"{row.probed[0]:.4g}, {row.probed[1]:.4g}", f"{row.long.tokens_per_s:.4g}",
             f"{row.error:+.1%}", f"{row.probed_peak_bytes / 2**20:.0f} MiB",
-            f"{row.long.peak_bytes / 2**20:.0f} MiB",
+            f"{(row.long.peak_bytes or math.nan) / 2**20:.0f} MiB",
             f"{row.long.quarters[-1] / row.long.quarters[0] - 1:+.1%}",
             f"{(row.long.growth_bytes_per_100_steps or 0.0) / 2**20:.1f} MiB in 100 steps",
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from contextlib import chdir
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
@@ -19,15 +20,17 @@ from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.device import cuda, open_device
 from autotune.errors import UsageError
+from autotune.measure.runner import Job, Result
 from autotune.result.best import Best
 from autotune.result.choice import Repeats
 from autotune.result.hardware import other_hardware
 from autotune.space.options import Options
+from autotune.space.outcome import Verdict
 from autotune.study import verify
-from autotune.wire.reports import Peaks
+from autotune.wire.reports import Peaks, Report
 from tests.support.exported import result
 from tests.support.fake_nvml import FakeGpu, FakeNvml
-from tests.support.scripted import report
+from tests.support.scripted import ScriptedRunner, report
 
 MIB = 2**20
 TINY = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "2", "--gpt",
@@ -55,6 +58,46 @@ def test_a_result_holds_if_fast_and_in_memory(factor: float, peak_mib: int, pass
     assert found.passed is passed
     assert found.share_of_measured == pytest.approx(1 / factor)
     assert found.peak_bytes == peak_mib * MIB
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ([report(STEP_S, MIB)], "DOES NOT HOLD: after 20 steps no memory; see group001-rank0.log"),
+        ([], "DOES NOT HOLD: after 0 steps no memory; see group001-rank0.log"),
+    ],
+)
+def test_a_winner_that_runs_out_of_memory_does_not_hold_and_its_logs_stay(
+    answers: list[Report], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """In the short run, or in the long one after it."""
+    left = [replace(each, step_s=[STEP_S] * 20) for each in answers]
+
+    def answer(job: Job) -> Result:
+        if left:
+            return Result(verdict=Verdict.OK, report=left.pop())
+        return Result(verdict=Verdict.OOM, reason="no memory; see group001-rank0.log")
+
+    @contextmanager
+    def training(best: Best, *, logs: Path, **how: object) -> Iterator[verify.Training]:
+        (logs / "group001-rank0.log").write_text("a traceback")
+        yield verify.Training(
+            ScriptedRunner(answer), best, best.config.candidate, open_device("cpu")
+        )
+
+    monkeypatch.setattr(verify, "training", training)
+    BEST.write(tmp_path / "best.json")
+    assert main(["verify", str(tmp_path)]) == ExitCode.NOT_VERIFIED
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first == said
+    folder = Path(last.removeprefix("Logs: "))
+    assert folder.parent == tmp_path
+    assert (folder / "group001-rank0.log").read_text() == "a traceback"
+    found = Best.read(tmp_path / "best.json").verified
+    assert found is not None
+    assert (found.passed, found.tokens_per_s, found.peak_bytes) == (False, None, None)
+    assert found.ran_out == "no memory; see group001-rank0.log"
 
 
 def test_a_gpu_is_held_to_three_percent() -> None:
@@ -300,6 +343,7 @@ def test_a_winner_is_trained_for_real(
     found = Best.read(path).verified
     assert found is not None
     assert (found.passed, found.steps >= 40) == (code == 0, True)
+    assert not list(path.parent.glob("verify-*"))
 
 
 @pytest.mark.slow
