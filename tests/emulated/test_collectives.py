@@ -115,9 +115,9 @@ if rank == 1:
     time.sleep(300)
 try:
     dist.all_reduce(there(1))
-    print("done")
+    print("done", flush=True)
 except Exception as error:
-    print(type(error).__name__, "gone" in str(error))
+    print(type(error).__name__, "gone" in str(error), flush=True)
 os._exit(0)
 """
     )
@@ -138,9 +138,9 @@ def test_symmetric_memory_is_refused(emulate: Emulate, tmp_path: Any) -> None:
 import torch.distributed._symmetric_memory as symmetric
 try:
     symmetric.rendezvous(symmetric.empty(1024, device="cuda"), dist.group.WORLD)
-    print(json.dumps("worked"))
+    print(json.dumps("worked"), flush=True)
 except Exception as error:
-    print(json.dumps("refused"))
+    print(json.dumps("refused"), flush=True)
 os._exit(0)
 """, tmp_path / "store", count=2)  # fmt: skip
     assert found == ["refused", "refused"]
