@@ -96,6 +96,7 @@ def average(group: Group) -> Callable[[nn.Module], None]:
 
     def between(model: nn.Module) -> None:
         for each in model.parameters():
+            assert each.grad is not None
             dist.all_reduce(each.grad, group=group)
 
     return between
@@ -177,8 +178,8 @@ class Split(nn.Module):
 def groups(degree: int) -> tuple[Group, Group]:
     """This rank's neighbours, `degree` of them, and those in its place among theirs."""
     world, rank = dist.get_world_size(), dist.get_rank()
-    near = [dist.new_group(list(range(n, n + degree))) for n in range(0, world, degree)]
-    far = [dist.new_group(list(range(n, world, degree))) for n in range(degree)]
+    near: list[Any] = [dist.new_group(list(range(n, n + degree))) for n in range(0, world, degree)]
+    far: list[Any] = [dist.new_group(list(range(n, world, degree))) for n in range(degree)]
     return near[rank // degree], far[rank % degree]
 
 
