@@ -340,10 +340,12 @@ def test_an_option_is_the_same_after_a_manifest(name: str) -> None:
         "script": "true {attn} {lr}", "axis": "attn=sdpa,eager", "given": "lr=1",
         "data_workers": "0,4", "pin_memory": "true,false", "prefetch": "2",
         "launch": "ssh:hosts", "nodes": "2", "interface": "eth0",
+        "column": "micro_batch=mbs;tokens_per_s=tok/s", "row": "nodes=4",
     }  # fmt: skip
     of_script = {"script": "true"} if name in ("axis", "given", *SCRIPT_AXES) else {}
     if name == "script":
         of_script = {"axis": examples["axis"], "given": examples["given"]}
-    asked = Options.from_texts({name: examples[name]} | of_script)
+    replayed = {"device": "replay:runs.csv"} if name in ("column", "row") else {}
+    asked = Options.from_texts({name: examples[name]} | of_script | replayed)
     again = Options.from_json(json.loads(json.dumps(asked.to_json())))
     assert again.but(out=asked.output.out) == asked

@@ -27,7 +27,7 @@ from autotune.space.engines import ENGINES
 from autotune.space.mix import LengthMix
 from autotune.space.models.defaults import Lora
 from autotune.space.outcome import Objective, Verdict
-from autotune.space.workload import GlobalBatch, Workload
+from autotune.space.workload import SCRIPTS, GlobalBatch, Workload
 from autotune.wire.settings import Axis, Settings
 
 Count = Annotated[int, Meta(ge=0)]
@@ -496,7 +496,7 @@ def _check_config(where: str, config: dict[str, Any]) -> None:
         known = axis.takes(value) if axis.words else value in ZERO_STAGES or name != "zero_stage"
         if name in MEMORY_AXES:
             known = value >= 1
-        elif name == "optimizer" and config["model"].startswith("script:"):
+        elif name == "optimizer" and config["model"].startswith(SCRIPTS):
             known = bool(value)
         if not known:
             raise ValueError(f"{where}.{name}: {value!r:.80} is none of its values")

@@ -138,6 +138,7 @@ def _prediction(records: Sequence[Record], *, of_script: bool) -> PeakErrors:
         for r in sorted(records, key=lambda r: r.outcome.started_s)
         if r.purpose == "search"
         and r.outcome.measurement is not None
+        and r.outcome.measurement.peaks.device_bytes
         and r.outcome.predicted_peak_bytes is not None
     ][of_script:]
     return PeakErrors(statistics.median(errors) if errors else None, len(errors))

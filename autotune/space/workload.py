@@ -18,6 +18,9 @@ from autotune.space.models.family import ModelShape
 from autotune.wire.ranks import ModelSpec
 
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]
+RECORDED = "table:"
+SCRIPTS = ("script:", RECORDED)
+"""What models of a script begin with: one that is launched, or runs that others recorded."""
 Natural = Annotated[int, msgspec.Meta(ge=1, lt=10**9)]
 
 
@@ -85,8 +88,13 @@ class Workload:
 
     @property
     def of_script(self) -> bool:
-        """Whether a user's script is tuned, whose model is unknown."""
-        return self.model.startswith("script:")
+        """Whether a user's script is tuned, or was, whose model is unknown."""
+        return self.model.startswith(SCRIPTS)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether others recorded its runs, and nothing else is known of it."""
+        return self.model.startswith(RECORDED)
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Workload:

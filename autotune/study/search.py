@@ -253,7 +253,9 @@ class Search:
         lost_finals = sum(r.outcome.verdict.bounds_memory for r in finals)
         # What runs may be lost, too.
         lost = ledger.lost + ledger.predictor.expected_lost(running)
-        return least_chance(ledger.probed + len(running), lost, len(finals), lost_finals)
+        least = least_chance(ledger.probed + len(running), lost, len(finals), lost_finals)
+        # Without peaks, only what is near the limit tells where it is.
+        return min(least, EVEN) if self._space.workload.recorded else least
 
     def _ask_round(self, slot: Slot) -> list[Asked]:
         """Some open candidates of one build for `slot`, ascending in tokens.

@@ -320,7 +320,7 @@ class _Session(Setup):
         self.reporter.finished(best, self.folder.best)
         shutil.rmtree(self.folder.exports, ignore_errors=True)  # of an earlier winner
         made = export.write(best, self.folder.exports)
-        if self.space.workload.of_script:
+        if best.command is not None:
             asked = self.space.asked_for(best.config.candidate) or best.config.candidate
             write_files(
                 self.space, asked, best.device_kind, self.folder.exports,
@@ -330,6 +330,8 @@ class _Session(Setup):
         self.reporter.note(
             f"Exports: {self.folder.exports.name}/ has {', '.join(made)}"
             f"{f'; {without}' if without else ''}"
+            if made
+            else f"Exports: {without}"
         )
         if (final_s := study.lacking_s()) is not None:
             what = "launch" if self.space.workload.of_script else "final"
@@ -369,7 +371,7 @@ class _Session(Setup):
 
     def _command(self, record: Record) -> list[str] | None:
         """What starts the user's own script as in `record`; None where there is none."""
-        if not self.space.workload.of_script:
+        if not self.space.workload.recipe.get("command"):
             return None
         kind = self.testbed.device.kind
         return shown_command(self.space, record, self.options, kind, self.folder.exports)

@@ -124,6 +124,8 @@ FLAGS = {
     "--capacity": ("24GiB", "capacity_bytes", 24 * 2**30),
     "--device": ("cuda:0,2", "device", "cuda:0,2"),
     "--allow-busy": (None, "allow_busy", True),
+    "--column": ("micro_batch=mbs", "column", "micro_batch=mbs"),
+    "--row": ("nodes=4", "row", "nodes=4"),
     "--world-size": ("2", "world_size", 2),
     "--launch": ("slurm", "launch", "slurm"),
     "--nodes": ("2", "nodes", 2),
@@ -184,6 +186,8 @@ def test_a_flag_sets_its_option(flag: str, parsed: Parsed) -> None:
     text, field, value = FLAGS[flag]
     of_script = flag in ("--axis", "--set", "--data-workers", "--pin-memory", "--prefetch")
     more = ["--script", "true"] if of_script else []
+    if flag in ("--column", "--row"):
+        more = ["--device", "replay:runs.csv"]
     options = parsed(flag, *more) if text is None else parsed(flag, text, *more)
     assert options.flat()[field] == value
 

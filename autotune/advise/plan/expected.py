@@ -311,6 +311,7 @@ def _expected(
             if outcome.measurement is not None:
                 peak = Prediction(*[outcome.measurement.peaks.device_bytes] * 3)
         one_s = step_cost_for(1.0, candidate, workload, options.search.objective)
+        assert isinstance(predictor.memory, MemoryModel)  # a plan is of a model
         found.append(Expected(
             candidate=candidate,
             engine=engine.name,

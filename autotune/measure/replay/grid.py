@@ -152,6 +152,11 @@ class Grid:
     """Of its models' memory, where the recording has one."""
     rows: tuple[GridRow, ...]
 
+    @property
+    def has_peaks(self) -> bool:
+        """Whether it tells what memory a run took; a table of others may not."""
+        return any(row.report is not None and row.report.peaks.device_bytes for row in self.rows)
+
 
 def line(cells: list[object]) -> str:
     """One line of the file, with its end."""
@@ -209,18 +214,12 @@ def whole_lines(data: bytes) -> bytes:
 
 
 def read(path: Path) -> Grid:
-    """The grid in `path`; a torn last line is left out.
+    """The recorded grid in `path`; a torn last line is left out.
 
     Raises:
         UsageError: no such file, or no recorded grid; one line says what is wrong where.
     """
-    try:
-        text = whole_lines(path.read_bytes()).decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not a recorded grid: {error}") from error
-    except (OSError, ValueError) as error:  # ValueError: no name of a file
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"{path}: {reason}; name a recorded grid") from error
+    text = whole_lines(text_of(path).encode()).decode()
     first, _, rest = text.partition("\n")
     header = _header(path, first)
     try:
@@ -235,6 +234,17 @@ def read(path: Path) -> Grid:
         )  # fmt: skip
     except csv.Error as error:
         raise UsageError(f"{path}: not a recorded grid: {error}") from error
+
+
+def text_of(path: Path) -> str:
+    """What is in `path`. Raises `UsageError` where that is no text."""
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not a recorded grid: {error}") from error
+    except (OSError, ValueError) as error:  # ValueError: no name of a file
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"{path}: {reason}; name a recorded grid") from error
 
 
 def _header(path: Path, first: str) -> dict[str, Any]:

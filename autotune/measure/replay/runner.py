@@ -59,7 +59,8 @@ class Replay:
         """
         row = self._random.choice(self._rows_of(job))
         build = job.candidate.build
-        warm = build == self.live_build and not job.fresh
+        # A run of others' is a launch of its own.
+        warm = build == self.live_build and not job.fresh and not self._grid.workload.of_script
         start_s = 0.0 if warm else self._start_s(build)
         if not warm:
             self._compiled.clear()

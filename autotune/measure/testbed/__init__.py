@@ -12,6 +12,7 @@ from pathlib import Path
 from autotune.measure import launch
 from autotune.measure.testbed.testbed import Testbed
 from autotune.space.options import Options
+from autotune.space.options.devices import pairs
 
 REPLAY = "replay:"
 
@@ -27,7 +28,9 @@ def open_testbed(options: Options) -> Testbed:
     if spec.startswith(REPLAY):
         from autotune.measure.testbed.recording import Recording
 
-        return Recording(Path(spec.removeprefix(REPLAY)))
+        columns = pairs(options.devices.column or "", "--column")
+        rows = pairs(options.devices.row or "", "--row")
+        return Recording(Path(spec.removeprefix(REPLAY)), columns, rows)
     cluster, scripted = options.cluster, options.script.template is not None
     here = scripted or options.devices.emulated
     if not here and (launcher := launch.checked(

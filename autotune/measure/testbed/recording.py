@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from autotune.device.device import Device
 from autotune.errors import UsageError
-from autotune.measure.replay import grid
+from autotune.measure.replay import grid, table
 from autotune.measure.replay.device import RecordedDevice
 from autotune.measure.replay.runner import Replay
 from autotune.measure.runner import Runner
@@ -41,8 +41,20 @@ class Recording:
     device: Device
     learns = False  # the same replay ends the same
 
-    def __init__(self, path: Path) -> None:
-        self.grid = grid.read(path)
+    def __init__(
+        self,
+        path: Path,
+        columns: Mapping[str, str] | None = None,
+        rows: Mapping[str, str] | None = None,
+    ) -> None:
+        """What has which column of a table of others, and which of its rows count."""
+        if (text := grid.text_of(path)).startswith("# {"):
+            if columns or rows:
+                flag = "--column" if columns else "--row"
+                raise UsageError(f"{flag}: {path} is a recorded grid; leave it out")
+            self.grid = grid.read(path)
+        else:
+            self.grid = table.read(path, text, columns or {}, rows or {})
         if not self.grid.rows:
             raise UsageError(f"{path}: it has no recordings yet; name another grid")
         self.time = VirtualTime()
@@ -97,6 +109,8 @@ class Recording:
             options, recorded.capacity_bytes, "as recorded", recorded.host_capacity_bytes,
             f"{self.grid.path} was recorded with",
         )  # fmt: skip
+        if not self.grid.has_peaks:  # what ran fits
+            limits = replace(limits, ceiling=1.0)
         shared = {name: getattr(workload, name) or _UNSET.get(name) for name in _SHARED}
         return Basis(
             workload=workload,
@@ -106,7 +120,8 @@ class Recording:
             points=points,
             facts=[
                 *(Fixed(name, str(value), "as recorded") for name, value in shared.items()
-                  if name != "global_batch" or workload.global_batch),
+                  if (name != "global_batch" or workload.global_batch)
+                  and not (workload.of_script and name in ("width", "vocab_size"))),
                 Fixed("device", self.device.infos[0].name, self.device.why),
             ],
         ).space(options)  # fmt: skip
@@ -127,7 +142,8 @@ class Recording:
         of_gpt = {"width": model.width, "vocab_size": model.vocab_size}
         for name, asked in [(name, (options.flat() | of_gpt)[name]) for name in _SHARED]:
             recorded = getattr(self.grid.workload, name)
-            if asked in (None, "auto", recorded):
+            plain = "gpt" if self.grid.workload.of_script else None  # which nobody asked for
+            if asked in (None, "auto", plain, recorded):
                 continue
             flag = f"--gpt {name}=" if name in of_gpt else f"{FLAGS[name].name} "
             instead = "leave it out" if recorded is None else f"use {flag}{recorded}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,14 @@ from autotune.measure.testbed.lacking import check_energy
 from autotune.measure.testbed.ranks import capacity, chosen_world_size
 from autotune.measure.testbed.resolve import chosen_dtype
 from autotune.space.axes import AXES
-from autotune.space.candidate import Candidate
 from autotune.space.command import Command, combined
 from autotune.space.engines import AUTO, engine_for, stages_of
-from autotune.space.models.counted import CountedShape
+from autotune.space.models.counted import guessed
 from autotune.space.models.defaults import MICRO_BATCHES
 from autotune.space.options import Options
-from autotune.space.space import Fixed, Limits, Space
+from autotune.space.space import Fixed, Space
 from autotune.space.workload import Workload
 
-_STATE_SHARE, _OVER_SHARE = 0.15, 0.25
-"""Of the capacity, that state and a middling batch are taken for: nobody knows before a launch."""
-_STATE_BYTES = 16
-"""Of a parameter: weights, gradients and Adam's state in fp32."""
-_BLOCK_FLOATS = 34
 _UNTOLD: dict[str, tuple[Any, ...]] = {
     name: (1 if axis.plain is None else axis.plain,) for name, axis in AXES.items() if axis.always
 }
@@ -53,6 +47,7 @@ def resolve_script(
     limits, capacity_why = limits_of(options, *capacity(device, world_size), host_bytes)
     dtype, dtype_why = chosen_dtype(options, device)
     _check_told(options, command, axes)
+    tokens = sorted(c.tokens for c in points)[len(points) // 2]
     workload = Workload(
         model=f"script:{command.name}",
         width=None,
@@ -62,7 +57,10 @@ def resolve_script(
         world_size=world_size,
         global_batch=options.space.global_batch,
         recipe=_recipe(command),
-        shapes=[_guess(depth, axes["seq_len"], points, limits) for depth in axes["depth"]],
+        shapes=[
+            guessed(depth, axes["seq_len"], tokens, limits.capacity_bytes)
+            for depth in axes["depth"]
+        ],
     )
     return Basis(
         workload=workload,
@@ -195,23 +193,3 @@ def _engine(options: Options, command: Command) -> str:
     if command.has_engine and options.space.engine == AUTO:
         return engine_for(AUTO, max(stages_of(AUTO))).name
     return options.space.engine
-
-
-def _guess(
-    depth: int, seq_lens: Sequence[int], points: Sequence[Candidate], limits: Limits
-) -> CountedShape:
-    """A shape to expect by until something was measured: an order of magnitude."""
-    tokens = sorted(c.tokens for c in points)[len(points) // 2]
-    parameters = max(1, int(limits.capacity_bytes * _STATE_SHARE / _STATE_BYTES))
-    width = max(1, int(limits.capacity_bytes * _OVER_SHARE / tokens / (_BLOCK_FLOATS * 4)))
-    return CountedShape(
-        depth=depth,
-        width=width,
-        vocab_size=1,
-        parameters=parameters,
-        trainable=parameters,
-        block_matrices=parameters,
-        largest_block=parameters,
-        seq_lens=list(seq_lens),
-        flops=[6.0 * parameters for _ in seq_lens],
-    )

@@ -25,6 +25,7 @@ from autotune.result.export import (
 )
 from autotune.result.export.format import Exported
 from autotune.result.files import write_whole
+from autotune.space.workload import RECORDED, SCRIPTS
 
 FOLDER = "exports"
 """Of a study, beside best.json."""
@@ -125,6 +126,8 @@ def left_out(best: Best, made: Collection[str]) -> str:
             each for each in names if EXPORTS[each].of_script and EXPORTS[each].models != "all"
         )
         return f"no other tools' files: {_OF_SCRIPT}{_TOLD.format(more) if more else ''}"
+    if best.config.model.startswith(RECORDED):
+        return "none, for others ran it"
     whys: dict[str, list[str]] = {}
     for name in names:
         row = EXPORTS[name]
@@ -145,7 +148,7 @@ def write(best: Best, folder: Path, names: Collection[str] | None = None) -> dic
         OSError: they cannot be written.
     """
     model = best.config.model
-    own = model.startswith(("factory:", "script:"))
+    own = model.startswith(("factory:", *SCRIPTS))
     script = best.command is not None
     fits = {"all", "gpt" if model == "gpt" else "" if own else "transformers"}
     made: dict[str, Exported] = {}
@@ -155,7 +158,8 @@ def write(best: Best, folder: Path, names: Collection[str] | None = None) -> dic
             if names is not None:
                 raise UsageError(f"--format {name}: {_OF_SCRIPT}")
             continue
-        found = row.make(best) if names or row.models in fits else None
+        usable = names or (row.models in fits and not model.startswith(RECORDED))
+        found = row.make(best) if usable else None
         if found is not None:
             made[name] = found
         elif names is not None:

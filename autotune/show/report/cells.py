@@ -11,6 +11,7 @@ from autotune.result.best import Best, Cell, Config, Measured
 from autotune.show.report.text import shown_axes, si, visible, wrapped
 from autotune.space.axes import AXES
 from autotune.space.outcome import Verdict
+from autotune.space.workload import SCRIPTS
 from autotune.units import gib
 from autotune.wire.settings import Axis
 
@@ -23,7 +24,7 @@ def cells_table(best: Best, width: int) -> Table:
     """A row for each cell, with its axes in one column where `width` is too little for more."""
     candidates = [cell.config.candidate for cell in best.cells]
     values = {name: {getattr(c, name) for c in candidates} for name in AXES}
-    axes = shown_axes(values, of_script=best.command is not None)
+    axes = shown_axes(values, of_script=best.config.model.startswith(SCRIPTS))
     measured: _Columns = {
         "samples/s": partial(_samples, best=best),
         "tokens/s": lambda cell: si(cell.measured.tokens_per_s),

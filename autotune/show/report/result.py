@@ -16,6 +16,7 @@ from autotune.show.report.objective import of_objective, rate
 from autotune.show.report.text import counts_text, paragraph, print_lines, printable, si, visible
 from autotune.space.axes import AXES
 from autotune.space.outcome import DISTURBED_SHARE, Verdict
+from autotune.space.workload import SCRIPTS
 from autotune.units import gib
 
 SHOWN_TIES = 4
@@ -149,7 +150,7 @@ def _of_same_batch(best: Best) -> list[str]:
 
 def configuration(config: Config) -> str:
     """A configuration in the names of its flags; what is switched off is left out."""
-    of_script = config.model.startswith("script:")
+    of_script = config.model.startswith(SCRIPTS)
     always = ("depth", "seq_len", "micro_batch", "checkpointing")[
         of_script : 3 if of_script else 4
     ]
@@ -218,6 +219,8 @@ def _waiting(best: Best) -> list[str]:
 
 def _memory(best: Best) -> str:
     limits = best.limits
+    if not best.measured.peak_bytes.device:
+        return "Its peak was not recorded, so no ceiling was checked: it ran."
     headroom_bytes = limits.limit_bytes - best.measured.peak_bytes.device
     return (
         f"Uses {best.measured.share_of_capacity:.0%} of {gib(limits.capacity_bytes)};"

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.space.models.family import ModelShape
+
+_STATE_SHARE, _OVER_SHARE = 0.15, 0.25
+"""Of the capacity, that state and a middling batch are taken for where nobody knows the model."""
+_STATE_BYTES = 16
+"""Of a parameter: weights, gradients and Adam's state in fp32."""
+_BLOCK_FLOATS = 34
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,3 +24,21 @@ class CountedShape(ModelShape):
 
     def flops_per_token(self, seq_len: int) -> float:
         return self.flops[self.seq_lens.index(seq_len)]
+
+
+def guessed(depth: int, seq_lens: Sequence[int], tokens: int, capacity_bytes: int) -> CountedShape:
+    """A shape to expect by until something was measured: an order of magnitude. A middling batch
+    has so many `tokens`."""
+    parameters = max(1, int(capacity_bytes * _STATE_SHARE / _STATE_BYTES))
+    width = max(1, int(capacity_bytes * _OVER_SHARE / tokens / (_BLOCK_FLOATS * 4)))
+    return CountedShape(
+        depth=depth,
+        width=width,
+        vocab_size=1,
+        parameters=parameters,
+        trainable=parameters,
+        block_matrices=parameters,
+        largest_block=parameters,
+        seq_lens=list(seq_lens),
+        flops=[6.0 * parameters for _ in seq_lens],
+    )

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from autotune.errors import UsageError
 from autotune.space import choices
-from autotune.space.options.flag import as_it_is, option, switch
+from autotune.space.options.flag import as_it_is, checked, option, switch
 from autotune.units import parse_int
 
 Parallel = int | Literal["auto"]
 """Probes at once; "auto" for as many as there is room for."""
+
+
+def pairs(text: str, flag: str) -> dict[str, str]:
+    """Names and values as "nodes=4;model=1B".
+
+    Raises:
+        UsageError: it is none.
+    """
+    found = {}
+    for part in filter(None, text.split(";")):
+        name, sign, value = part.partition("=")
+        if not sign or not name.strip():
+            raise UsageError(f"{flag} {part}: write NAME=VALUE")
+        found[name.strip()] = value.strip()
+    return found
 
 
 def _read_parallel(text: str, flag: str) -> Parallel:
@@ -34,6 +50,14 @@ class DeviceOptions:
         "auto, cpu, cuda for all GPUs, cuda:0,2 for some, emulated:8xH100 or emulated:2x8x80GiB"
         " for GPUs that are not here, or replay:FILE.csv for recorded measurements (auto: all"
         " GPUs, or cpu if there are none).", default="auto")
+    column: str | None = option(
+        "--column", partial(checked, parse=pairs), "COLUMN",
+        "Column of a replayed table: micro_batch=mbs, tokens_per_s=tok/s. Can be repeated.",
+        type=list[str])
+    row: str | None = option(
+        "--row", partial(checked, parse=pairs), "ROW",
+        "Rows of a replayed table that count: nodes=4 has those with 4 in the column nodes. Can be"
+        " repeated.", type=list[str])
     allow_busy: bool = switch(
         "--allow-busy", "Measure even though other processes use the devices.")
     world_size: int | None = option(
@@ -46,6 +70,9 @@ class DeviceOptions:
     # fmt: on
 
     def __post_init__(self) -> None:
+        for flag, value in (("--column", self.column), ("--row", self.row)):
+            if value is not None and not self.recorded:
+                raise UsageError(f"{flag} {value}: only with --device replay:FILE.csv")
         if self.world_size is not None and self.world_size < 1:
             raise UsageError(f"--world-size {self.world_size}: must be at least 1")
 

@@ -70,6 +70,13 @@ class OutOf:
 
 
 @dataclass(frozen=True)
+class Within:
+    """Stands for a peak that nobody told: it fitted."""
+
+    capacity_bytes: int
+
+
+@dataclass(frozen=True)
 class Prediction:
     """Bytes at the peak: the median and an interval, of 95 % where nothing else is said."""
 
@@ -115,7 +122,7 @@ class MemoryModel:
         self.parts = self._closed = parts
         """The parts before anything was measured."""
         self._beliefs = _beliefs(parts, self._groups, _BASE_OFF)
-        self._seen: list[tuple[int, float | OutOf, bool]] = []
+        self._seen: list[tuple[int, float | OutOf | Within, bool]] = []
 
     def trace(self, over: Array, more_base: float) -> None:
         """Start from what was traced instead; what was observed is kept. See `PeakParts`. A base
@@ -129,13 +136,19 @@ class MemoryModel:
         for place, peak, weighed in seen:
             self.observe(place, peak, weighed=weighed)
 
-    def observe(self, place: int, peak: float | OutOf, *, weighed: bool = False) -> None:
-        """Learn the peak of the point in that `place`, in bytes, or that memory ran out; `weighed`
-        where it was found on other devices."""
+    def observe(self, place: int, peak: float | OutOf | Within, *, weighed: bool = False) -> None:
+        """Learn the peak of the point in that `place`, in bytes, or that memory ran out, or did
+        not; `weighed` where it was found on other devices."""
         self._seen.append((place, peak, weighed))
+        if isinstance(peak, Within):
+            at_most = (1 - _OOM_BEYOND) * peak.capacity_bytes
+            if self._beliefs.belief().mean[place] > at_most:
+                noise = _OOM_BEYOND * peak.capacity_bytes
+                self._beliefs.observe(place, at_most, noise**2)
+            return
         if not isinstance(peak, OutOf):
-            noise = np.hypot(_noise(peak), weighed * _WEIGHED_OFF * peak)
-            self._beliefs.observe(place, peak, float(noise) ** 2)
+            noise = float(np.hypot(_noise(peak), weighed * _WEIGHED_OFF * peak))
+            self._beliefs.observe(place, peak, noise**2)
             return
         # The peak is over the capacity; nobody saw how far.
         at_least = (1 + _OOM_BEYOND) * peak.capacity_bytes

@@ -16,9 +16,12 @@ from autotune.space.space import Space
 from autotune.space.trace import Trace
 from autotune.space.workload import Workload
 from autotune.study.predict.belief import Belief, Off
+from autotune.study.predict.fit import FitModel
 from autotune.study.predict.memory import (
+    MemoryModel,
     OutOf,
     Prediction,
+    Within,
     device_memory,
     host_memory,
     more_base,
@@ -54,7 +57,11 @@ class Predictor:
         self._points = points(space, earlier)
         self._place = {candidate: i for i, candidate in enumerate(space.candidates)}
         self._own = slice(0, len(space.candidates))
-        self.memory = device_memory(self._points, device_kind)
+        self.memory: MemoryModel | FitModel
+        if space.workload.recorded:
+            self.memory = FitModel(self._points, space.limits.capacity_bytes)
+        else:
+            self.memory = device_memory(self._points, device_kind)
         offloads = any(c.offload != "none" or c.checkpointing == "host" for c in space.candidates)
         # Without offload the host holds what the devices hold, or nothing of note.
         self.host_memory = host_memory(self._points, device_kind) if offloads else None
@@ -80,7 +87,8 @@ class Predictor:
         """Learn from a trial, or from a final, that ended; of its memory alone if not `timed`."""
         place, found = self._place[candidate], outcome.measurement
         if found is not None:
-            self.memory.observe(place, found.peaks.device_bytes)
+            peak = found.peaks.device_bytes or Within(self._space.limits.capacity_bytes)
+            self.memory.observe(place, peak)
             if self.host_memory is not None:
                 self.host_memory.observe(place, found.peaks.host_bytes)
             off = DRIFT if final else bent(self._space.workload, candidate)

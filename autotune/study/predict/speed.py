@@ -9,7 +9,7 @@ traffic per stage from ZeRO (arXiv 1910.02054, section 7) and ZeRO-Offload (arXi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from autotune.space.axes import ASKED_AXES, AXES
 from autotune.space.candidate import Candidate
 from autotune.space.engines import BYTES
 from autotune.space.models.checkpointed import recomputed_share
+from autotune.space.traits import Trait, traits
 from autotune.space.workload import Workload
 from autotune.study.predict.belief import Belief, Beliefs, Off, Term, Variant, codes
 from autotune.wire.recipe import LOSS_CHUNKS
@@ -123,6 +124,11 @@ written, and added to those of the chunks before it."""
 _ASKED_OFF = 0.1
 """Deviation of the effect of compiling, or of another attention, loss or optimizer."""
 
+_OWN_OFF = 0.2
+"""The same of a word on an axis of a script's own; and of such an axis of numbers, along its
+logarithm."""
+_OWN_SLOPE = 0.3
+
 _VARIANTS = tuple(
     Variant(scale, noise, -0.5 * (scale > 1) - 0.5 * (noise > 1) - 0.5 * (noise > 3))
     for scale in (1.0, 2.0) for noise in (1.0, 3.0, 10.0)
@@ -152,7 +158,10 @@ class SpeedModel:
         middle = tokens - tokens.mean()
         workload = codes([workload for workload, _ in points])
         stage = codes([(c.zero_stage, c.offload) for _, c in points])
-        asked = [codes([getattr(c, name) for _, c in points]) for name in ASKED_AXES]
+        asked = [
+            codes([getattr(c, name) for _, c in points]) for name in ASKED_AXES if name != "own"
+        ]
+        own = [each for each in traits([c for _, c in points]) if each.name not in AXES]
         checkpointing = codes([c.checkpointing for _, c in points])
         build = codes([(workload, c.build) for workload, c in points])
         cell = codes([(workload, c.build, c.seq_len) for workload, c in points])
@@ -174,6 +183,7 @@ class SpeedModel:
             Term(0.1 * ones, position=length / 1.0),
             Term(0.1 * ones, group=checkpointing),
             *(Term(_ASKED_OFF * ones, group=group) for group in asked if group.any()),
+            *(term for trait in own for term in _of_own(trait)),
             Term(0.3 * ones, group=stage, position=tokens / 2.5),
             Term(0.08 * ones, group=build, position=tokens / 2.0),
             Term(0.08 * ones, group=cell, position=tokens / 0.4),
@@ -200,6 +210,16 @@ class SpeedModel:
     def joint(self, places: Sequence[int]) -> tuple[Array, Array]:
         """Mean and covariance of the logarithms of the points in these `places`."""
         return self._beliefs.joint(places)
+
+
+def _of_own(trait: Trait) -> Iterator[Term]:
+    """What an axis of a script's own may do."""
+    ones = np.ones(len(trait.values))
+    if trait.position is None:
+        yield Term(_OWN_OFF * ones, group=trait.codes)
+    else:
+        yield Term(_OWN_SLOPE * trait.position)
+        yield Term(_ASKED_OFF * ones, position=trait.position)
 
 
 def _is_unsized(workload: Workload, candidate: Candidate) -> bool:

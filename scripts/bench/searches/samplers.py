@@ -51,9 +51,10 @@ class Watcher(Reporter):
 
 
 def _error(outcome: Outcome) -> float | None:
-    if outcome.measurement is None or outcome.predicted_peak_bytes is None:
+    found, predicted = outcome.measurement, outcome.predicted_peak_bytes
+    if found is None or predicted is None or not found.peaks.device_bytes:
         return None
-    return abs(outcome.predicted_peak_bytes / outcome.measurement.peaks.device_bytes - 1)
+    return abs(predicted / found.peaks.device_bytes - 1)
 
 
 def sampler_course(

@@ -1,0 +1,369 @@
+"""Tables of runs as others record them: one CSV row a run, of any axes, as a `Grid`.
+
+A TOML file beside the table, or flags, say which column has which axis and which result. Columns
+with usual names are found without. So exports of Weights & Biases and MLflow are read, too. What
+a table does not have is taken for nothing: a peak of 0 bytes is unknown.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Struct
+
+from autotune.errors import UsageError
+from autotune.measure.replay.grid import Grid, GridRow
+from autotune.space.axes import AXES, MEMORY_AXES, ZERO_STAGES, meant
+from autotune.space.candidate import Candidate
+from autotune.space.models.counted import guessed
+from autotune.space.outcome import Verdict
+from autotune.space.space import Limits
+from autotune.space.workload import Natural, Workload
+from autotune.units import parse_bytes
+from autotune.wire.reports import Conditions, Peaks, Ran, Report
+
+RATES = ("tokens_per_s", "tokens_per_s_per_device", "samples_per_s", "step_s")
+PEAKS = {"peak_bytes": 1.0, "peak_mib": 2.0**20, "peak_gib": 2.0**30, "peak_gb": 1e9}
+RESULTS = (*RATES, *PEAKS, "status", "run_s", "global_batch")
+"""What a column may have beside axes."""
+DEGREES = ("tp", "pp", "cp", "ep")
+"""Axes of a script's own, by which ranks share a replica."""
+CAPACITY_BYTES = 80 * 2**30
+"""Of a device where nothing tells it."""
+RUN_S = 60.0
+"""What a run is taken to last where the table does not say it."""
+_STEPS = 3
+_PARAMETERS = 10**9
+_USUAL = {
+    "tokens_per_s": ("tokens_per_sec", "tokens_per_second", "tok/s", "tokens/s"),
+    "tokens_per_s_per_device": ("tok/s/gpu", "tokens/s/gpu", "tokens_per_sec_per_gpu"),
+    "samples_per_s": (
+        "samples_per_sec", "samples_per_second", "samples/s", "train_samples_per_second",
+    ),
+    "step_s": ("step_time", "step_time_s", "iteration_time", "seconds_per_step"),
+    "peak_gib": ("peak_memory_gib", "max_memory_gib"),
+    "peak_gb": ("peak_memory_gb", "max_memory_gb"),
+    "status": ("state",),
+    "run_s": ("runtime", "duration", "_runtime"),
+    "global_batch": ("gbs", "global_batch_size"),
+    "zero_stage": ("zero", "stage"),
+    "tp": ("tensor_parallel", "tensor_parallel_size", "tensor_model_parallel_size"),
+    "pp": ("pipeline_parallel", "pipeline_parallel_size", "pipeline_model_parallel_size"),
+    "cp": ("context_parallel", "context_parallel_size"),
+    "ep": ("expert_parallel", "expert_parallel_size", "expert_model_parallel_size"),
+}  # fmt: skip
+_TRACKERS = re.compile(r"^(config|summary|params|metrics|tags)[./]")
+"""What Weights & Biases and MLflow write before a name."""
+_OOM = re.compile(r"\boom\b|out.?of.?memory", re.IGNORECASE)
+_HUNG = re.compile(r"time.?out|hung|hang", re.IGNORECASE)
+_GOES_ON = re.compile(r"running|pending|queued|scheduled", re.IGNORECASE)
+_TRUTH = {"true": 1, "yes": 1, "1": 1, "1.0": 1, "false": 0, "no": 0, "0": 0, "0.0": 0, "": 0}
+
+
+class _Axis(Struct, forbid_unknown_fields=True):
+    column: str
+    values: dict[str, str] = msgspec.field(default_factory=dict)
+    """Words of the table, and what they are here."""
+
+
+class _Fixed(Struct, forbid_unknown_fields=True):
+    """What all runs share."""
+
+    devices: Natural = 1
+    device: str = "unnamed devices"
+    model: str = ""
+    capacity: str = ""
+    global_batch: Natural | None = None
+    """Samples of one optimizer step."""
+    parameters: Annotated[int, msgspec.Meta(ge=1, lt=10**15)] | None = None
+    dtype: str = "bf16"
+    run_s: float = RUN_S
+
+
+class _Description(Struct, forbid_unknown_fields=True):
+    """The TOML file."""
+
+    axes: dict[str, str | int | _Axis] = msgspec.field(default_factory=dict)
+    results: dict[str, str] = msgspec.field(default_factory=dict)
+    rows: dict[str, str | int | float | bool] = msgspec.field(default_factory=dict)
+    fixed: _Fixed = msgspec.field(default_factory=_Fixed)
+
+
+def read(path: Path, text: str, columns: Mapping[str, str], rows: Mapping[str, str]) -> Grid:
+    """The grid of the table `text`, which is in `path`. `columns` by name and values that `rows`
+    must have come from flags, and go before those of the file beside it.
+
+    Raises:
+        UsageError: a column is not there, or a cell is no value; one line says which.
+    """
+    reader = csv.DictReader(io.StringIO(text))
+    names = [name for name in reader.fieldnames or [] if name]
+    try:
+        cells = [(reader.line_num, each) for each in reader]
+    except csv.Error as error:
+        raise UsageError(f"{path}: not a table: {error}") from error
+    known = _described(path, names, columns, rows)
+    for column in known.rows:
+        _check(path, column, names)
+    table = _Table(path=path, known=known, names=names)
+    found = [table.row(line, each) for line, each in cells if _is_one_of(each, known.rows)]
+    return table.grid([row for row in found if row is not None])
+
+
+def _described(
+    path: Path, names: Sequence[str], columns: Mapping[str, str], rows: Mapping[str, str]
+) -> _Description:
+    beside = path.with_suffix(".toml")
+    found = _Description()
+    if beside.is_file():
+        try:
+            found = msgspec.convert(tomllib.loads(beside.read_text()), _Description)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{beside}: {error!s:.200}") from error
+    for name, column in columns.items():
+        (found.results if name in RESULTS else found.axes)[name] = column
+    found.rows |= rows
+    if not (beside.is_file() or columns):
+        _usual(found, names)
+    for name in found.results:
+        if name not in RESULTS:
+            raise UsageError(f"{beside}: results.{name} is unknown; {_or_one_of(name, RESULTS)}")
+    for each in (*found.results.values(), *map(_column, found.axes.values())):
+        if isinstance(each, str):
+            _check(path, each, names)
+    if not any(name in RATES for name in found.results):
+        raise UsageError(_untold(path, names, "no column has a rate", RATES))
+    if not found.axes:
+        raise UsageError(_untold(path, names, "no column is an axis", ("micro_batch",)))
+    return found
+
+
+def _usual(found: _Description, names: Sequence[str]) -> None:
+    """Find what columns with usual names have."""
+    own = {alias: name for name, aliases in _USUAL.items() for alias in (name, *aliases)}
+    for column in names:
+        plain = _TRACKERS.sub("", column).lower().replace("-", "_").replace(" ", "_")
+        name = own.get(plain) or (plain if plain in AXES or plain in RESULTS else None)
+        if name is None and meant(plain, MEMORY_AXES) in MEMORY_AXES and len(plain) > 1:
+            name = meant(plain, MEMORY_AXES)
+        if name is not None and name != "own":
+            (found.results if name in RESULTS else found.axes).setdefault(name, column)
+
+
+def _untold(path: Path, names: Sequence[str], what: str, examples: Sequence[str]) -> str:
+    return (
+        f"{path}: not a recorded grid, and as a table of runs {what}; say which, e.g."
+        f" --column {examples[0]}=NAME or a {path.stem}.toml"
+        f" beside it (columns: {', '.join(names)})"
+    )
+
+
+def _check(path: Path, column: str, names: Sequence[str]) -> None:
+    if column not in names:
+        raise UsageError(f"{path}: has no column {column}; {_or_one_of(column, names)}")
+
+
+def _or_one_of(name: str, known: Sequence[str]) -> str:
+    near = meant(name, known)
+    return f"did you mean {near}?" if near else f"use any of {', '.join(known)}"
+
+
+def _column(axis: str | int | _Axis) -> str | int:
+    return axis.column if isinstance(axis, _Axis) else axis
+
+
+def _is_one_of(cells: Mapping[str, str], rows: Mapping[str, Any]) -> bool:
+    return all(_plain(cells[column] or "") == _plain(str(value)) for column, value in rows.items())
+
+
+def _plain(text: str) -> str:
+    """A number as it is written without a useless decimal point."""
+    text = text.strip()
+    return re.sub(r"\.0+$", "", text) if re.fullmatch(r"-?\d+\.0+", text) else text
+
+
+def _number(text: str | None) -> float | None:
+    """A positive number; None where it is none."""
+    try:
+        value = float((text or "").replace(",", ""))
+    except ValueError:
+        return None
+    return value if 0 < value < float("inf") else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Table:
+    path: Path
+    known: _Description
+    names: Sequence[str]
+
+    def row(self, line: int, cells: dict[str, str]) -> GridRow | None:
+        """The measurement in a line; None where the run goes on."""
+        try:
+            candidate = self._candidate(cells)
+            rate = self._tokens_per_s(cells, candidate)
+        except (TypeError, ValueError, UsageError) as error:
+            raise UsageError(f"{self.path}: line {line}: {error!s:.200}") from error
+        of = self.known.results
+        told = [cells[of[name]] or "" for name in ("status", *RATES) if name in of]
+        text = " ".join(word.strip() for word in told if word and _number(word) is None)
+        run_s = _number(cells[of["run_s"]]) if "run_s" in of else None
+        start_s = run_s or self.known.fixed.run_s
+        if rate is not None and not _OOM.search(text):
+            report = self._report(cells, candidate, rate)
+            start_s = max(0.0, start_s - report.timed_s)
+            return GridRow(
+                candidate=candidate, repeat=0, verdict=Verdict.OK, group_start_s=start_s,
+                report=report,
+            )  # fmt: skip
+        if _GOES_ON.search(text):
+            return None
+        verdict = Verdict.CRASHED
+        if _OOM.search(text):
+            verdict = Verdict.OOM
+        elif _HUNG.search(text):
+            verdict = Verdict.HUNG
+        return GridRow(candidate=candidate, repeat=0, verdict=verdict, group_start_s=start_s,
+                       report=None, reason=text or "no rate")  # fmt: skip
+
+    def _candidate(self, cells: Mapping[str, str]) -> Candidate:
+        values: dict[str, Any] = dict.fromkeys(MEMORY_AXES, 1)
+        own = []
+        for name, axis in self.known.axes.items():
+            column, words = _column(axis), axis.values if isinstance(axis, _Axis) else {}
+            text = str(column) if isinstance(column, int) else _plain(cells[column] or "")
+            text = words.get(text, text)
+            if name in AXES and name != "own":
+                values[name] = _value(name, text)
+            else:
+                own.append(f"{name}={re.sub('[;,]', '_', text)}")
+        if own:
+            values["own"] = ";".join(own)
+        candidate = Candidate(**values)
+        if candidate.zero_stage not in ZERO_STAGES or not candidate.exists:
+            raise ValueError(f"no stage {candidate.zero_stage} with offload {candidate.offload}")
+        return candidate
+
+    def _replicas(self, candidate: Candidate) -> int:
+        """Ranks that have data of their own."""
+        ranks = self.known.fixed.devices
+        shared = 1
+        for name, degree in degrees(candidate).items():
+            shared *= degree if name != "ep" else 1
+        if ranks % shared:
+            raise ValueError(f"{ranks} devices are not divided by {shared}; set fixed.devices")
+        return ranks // shared
+
+    def _batch(self, cells: Mapping[str, str], candidate: Candidate) -> int:
+        """Samples of one optimizer step."""
+        of, fixed = self.known.results, self.known.fixed
+        told = _number(cells[of["global_batch"]]) if "global_batch" in of else None
+        plain = candidate.micro_batch * self._replicas(candidate)
+        return int(told or fixed.global_batch or plain)
+
+    def _tokens_per_s(self, cells: Mapping[str, str], candidate: Candidate) -> float | None:
+        """Of all devices together; samples where their length is unknown."""
+        of, length = self.known.results, candidate.seq_len
+        name = next(name for name in RATES if name in of)
+        told = _number(cells[of[name]])
+        if told is None:
+            return None
+        return {
+            "tokens_per_s": told,
+            "tokens_per_s_per_device": told * self.known.fixed.devices,
+            "samples_per_s": told * length,
+            "step_s": self._batch(cells, candidate) * length / told,
+        }[name]
+
+    def _report(self, cells: Mapping[str, str], candidate: Candidate, rate: float) -> Report:
+        replicas = self._replicas(candidate)
+        samples = candidate.micro_batch * replicas
+        step_s = samples * candidate.seq_len / rate
+        peaks = [
+            int(told * scale)
+            for name, scale in PEAKS.items()
+            if name in self.known.results
+            and (told := _number(cells[self.known.results[name]])) is not None
+        ]
+        ran = Ran(
+            samples=float(samples), tokens=float(samples * candidate.seq_len),
+            seq_len=candidate.seq_len, micro_steps=1, seen=True, waiting_share=0.0,
+            trainable=self.known.fixed.parameters or _PARAMETERS, dtype=self.known.fixed.dtype,
+            data_parallel=replicas,
+            degrees={name: n for name, n in degrees(candidate).items() if n > 1},
+        )  # fmt: skip
+        return Report(
+            number=0, step_s=[step_s] * _STEPS, warmup_step_s=[], warmup_s=0.0,
+            timed_s=_STEPS * step_s, stopped_early=False, loss=0.0,
+            peaks=Peaks.same(peaks[0] if peaks else 0), state_bytes=0, ran=ran,
+            conditions=Conditions(
+                interval_cpu_s=0.0, busy_cpu_s=0.0, steal_cpu_s=0.0, own_cpu_s=0.0
+            ),
+        )  # fmt: skip
+
+    def grid(self, rows: Sequence[GridRow]) -> Grid:
+        fixed = self.known.fixed
+        if not rows:
+            raise UsageError(f"{self.path}: no run is left; check rows and --row")
+        measured = [row for row in rows if row.report is not None]
+        peak = max((row.report.peaks.device_bytes for row in measured if row.report), default=0)
+        capacity = parse_bytes(fixed.capacity, "fixed.capacity") if fixed.capacity else 0
+        tokens = sorted(row.candidate.tokens for row in rows)[len(rows) // 2]
+        limits = Limits(max(capacity, peak) or CAPACITY_BYTES, 1.0, 2**62, 1.0)
+        lengths = sorted({row.candidate.seq_len for row in rows})
+        return Grid(
+            path=self.path,
+            header={"fingerprint": {"kind": "cuda", "devices": {
+                "devices": [{"name": fixed.device}] * fixed.devices}}},
+            device_kind="cuda",
+            device=fixed.device,
+            workload=Workload(
+                model=f"table:{fixed.model or self.path.stem}", width=None, vocab_size=0,
+                dtype=fixed.dtype, engine="auto", world_size=fixed.devices, global_batch=None,
+                recipe={"command": "", "own": {}, "set": {}},
+                shapes=[
+                    guessed(depth, lengths, tokens, limits.capacity_bytes)
+                    for depth in sorted({row.candidate.depth for row in rows})
+                ],
+            ),
+            limits=limits,
+            trace=None,
+            rows=tuple(_numbered(rows)),
+        )  # fmt: skip
+
+
+def _numbered(rows: Sequence[GridRow]) -> Iterator[GridRow]:
+    """With the number of each candidate's measurement."""
+    seen: Counter[Candidate] = Counter()
+    for row in rows:
+        yield replace(row, repeat=seen[row.candidate])
+        seen[row.candidate] += 1
+
+
+def degrees(candidate: Candidate) -> dict[str, int]:
+    """The degrees of parallelism of a candidate, by name."""
+    own = (each.split("=", 1) for each in candidate.own.split(";") if "=" in each)
+    return {name: int(value) for name, value in own if name in DEGREES and value.isdigit()}
+
+
+def _value(name: str, text: str) -> Any:
+    """Of an axis that is known. Raises ValueError where it is none."""
+    axis = AXES[name]
+    if not axis.words:
+        return msgspec.convert(text, Natural if name in MEMORY_AXES else int, strict=False)
+    if not axis.takes(text) and text.lower() in _TRUTH:
+        return axis.words[_TRUTH[text.lower()]]
+    if not axis.takes(text):
+        raise ValueError(
+            f"{text} is none of {', '.join(axis.known)}; say what it is in axes.{name}.values"
+        )
+    return text
