@@ -28,6 +28,9 @@ settings.load_profile("steady")
 # Tests side by side have more threads than the machine has cores: those that wait are not to spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# Scripts are started by the name "python", which Debian does not have outside an environment.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+
 # What a shell starts in the background, or nohup, ignores signals; studies would inherit that.
 for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
