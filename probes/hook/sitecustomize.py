@@ -36,7 +36,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -594,12 +594,14 @@ def _shaped(labels: int, between: Collection[tuple[int, int]]) -> list[int]:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Has torch watched as soon as it is imported, and not before: many only ask for its spec."""
+    """Has a module loaded by `around` as soon as it is imported, and not before: many only ask
+    for torch's spec."""
 
-    _asking = False
+    def __init__(self, name: str, around: Callable[[Any, Callable[[Any], None]], None]) -> None:
+        self._name, self._around, self._asking = name, around, False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "torch" or self._asking:
+        if name != self._name or self._asking:
             return None
         self._asking = True
         try:
@@ -612,17 +614,29 @@ class _Finder(importlib.abc.MetaPathFinder):
             def exec_module(module: Any) -> None:
                 with suppress(ValueError):
                     sys.meta_path.remove(self)
-                watch = _Watch(module, os.environ["AUTOTUNE_DIAL"])
-                if not _only_loads():
-                    watch.greet()  # the import may take long
-                load(module)
-                try:
-                    _attach(module, watch)
-                except Exception:  # noqa: BLE001 - a script runs whether it is watched or not
-                    traceback.print_exc()
+                self._around(module, load)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
+
+
+def _watched(torch: Any, load: Callable[[Any], None]) -> None:
+    watch = _Watch(torch, os.environ["AUTOTUNE_DIAL"])
+    if not _only_loads():
+        watch.greet()  # the import may take long
+    load(torch)
+    try:
+        _attach(torch, watch)
+    except Exception:  # noqa: BLE001 - a script runs whether it is watched or not
+        traceback.print_exc()
+
+
+def _unmasked(masking_utils: Any, load: Callable[[Any], None]) -> None:
+    """On emulated devices, have transformers believe what it would see on real ones: all tokens
+    count, and a row is one sample. It looks at values, which are not there, and makes a mask."""
+    load(masking_utils)
+    masking_utils.fast_all = lambda tensor: True
+    masking_utils.find_packed_sequence_indices = lambda position_ids: None
 
 
 def _harmless(look: Any) -> Any:
@@ -735,5 +749,7 @@ _watches: list[_Watch] = []
 """The one of this process, once torch is imported."""
 if "AUTOTUNE_DIAL" in os.environ:
     sys.modules["_autotune_hook"] = sys.modules[__name__]
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, _Finder("torch", _watched))
+    if "AUTOTUNE_EMULATED" in os.environ:
+        sys.meta_path.insert(0, _Finder("transformers.masking_utils", _unmasked))
 _chain()

@@ -1,10 +1,12 @@
 """What an emulated card says of every candidate that was recorded on a real one.
 
     .venv-cuda/bin/python scripts/bench/real.py results/grids/h100-1-rank.csv
+    .venv-cuda/bin/python scripts/bench/real.py GRID.csv -- --model gemma-3-1b
 
-Probes the candidates of the recording on an emulated card of the same name, by `record_grid.py`,
-and prints both in a table. Use the torch of the recording: another version of it may hold other
-memory. Needs torch's CUDA build, and no GPU.
+What follows `--` are options of the recording beside its axes. Probes the candidates of the
+recording on an emulated card of the same name, by `record_grid.py`, and prints both in a table.
+Use the torch of the recording: another version of it may hold other memory. Needs torch's CUDA
+build, and no GPU.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from itertools import combinations
 from pathlib import Path
+from typing import Annotated
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # autotune need not be installed
 
+from cyclopts import Parameter
 from shared import ROOT, machine, run, say, table, versions
 
 from autotune.device.cards import CARDS, Card
@@ -52,12 +56,22 @@ def flags(recorded: Grid) -> list[str]:
     ]
 
 
-def weighed(recorded: Grid, cards: Emulation) -> Grid:
+def weighed(recorded: Grid, study: Sequence[str], cards: Emulation) -> Grid:
     """The same space on the emulated cards."""
     with tempfile.TemporaryDirectory(prefix="autotune-real-") as folder:
         path = Path(folder) / "grid.csv"
         program = [sys.executable, str(ROOT / "scripts" / "bench" / "record_grid.py"), str(path)]
-        options = ["--repeats", "1", "--limit", "0.4s", "--", "--device", "cuda", *flags(recorded)]
+        options = [
+            "--repeats",
+            "1",
+            "--limit",
+            "0.4s",
+            "--",
+            "--device",
+            "cuda",
+            *study,
+            *flags(recorded),
+        ]
         subprocess.run(
             [*program, *options], env=cards.environment, check=True, stdout=subprocess.DEVNULL
         )
@@ -122,12 +136,12 @@ def compared(real: Sequence[GridRow], found: Mapping[Candidate, GridRow]) -> lis
     ]
 
 
-def main(path: Path) -> int:
+def main(path: Path, *study: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
     try:
         recorded = grid.read(path)
         card = card_of(recorded)
         with closing(emulate(f"1x{card.name}")) as cards:
-            found = {row.candidate: row for row in weighed(recorded, cards).rows}
+            found = {row.candidate: row for row in weighed(recorded, study, cards).rows}
     except UsageError as error:
         say(f"real: {error}")
         return 2

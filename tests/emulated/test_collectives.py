@@ -104,6 +104,20 @@ dist.barrier()
     assert found == [[510 + 545]] * 2  # context and NCCL, as `overheads.py` has them
 
 
+def test_so_does_one_of_a_rank_that_is_alone(emulate: Emulate, tmp_path: Any) -> None:
+    """As DeepSpeed's is on one GPU: `results/real.md`."""
+    [found] = ranks(emulate("1xH200"), """
+def beside():
+    left, total = torch.cuda.mem_get_info()
+    return total - left - torch.cuda.memory_reserved() >> 20
+dist.all_reduce(there(1.0))
+held = beside()
+dist.destroy_process_group()
+print(json.dumps([held, beside()]))
+""", tmp_path / "store", count=1)  # fmt: skip
+    assert found == [767 + 560, 767]
+
+
 def test_the_others_do_not_wait_for_a_rank_that_died(emulate: Emulate, tmp_path: Any) -> None:
     program = (
         JOIN

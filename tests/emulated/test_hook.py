@@ -62,3 +62,27 @@ def test_a_peak_counts_though_the_script_starts_it_anew(
     peaks = told.seen[-1].peaks
     assert peaks is not None
     assert min(peaks.reserved_bytes, peaks.allocated_bytes, peaks.active_bytes) > 5 << 30
+
+
+def test_attention_has_a_mask_only_where_a_real_card_has_one(
+    emulate: Emulate, tmp_path: Path
+) -> None:
+    _, out = on(emulate("1x24GiB"), tmp_path, """
+        import json, torch
+        from transformers import LlamaConfig, LlamaForCausalLM
+        wide = dict(hidden_size=64, intermediate_size=128, num_attention_heads=4)
+        model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=1, vocab_size=128, **wide)).cuda()
+        masks, attend = [], torch.nn.functional.scaled_dot_product_attention
+        def seen(*args, attn_mask=None, **more):
+            masks.append(attn_mask is not None)
+            return attend(*args, attn_mask=attn_mask, **more)
+        torch.nn.functional.scaled_dot_product_attention = seen
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch in (1, 2):
+            tokens = torch.ones(batch, 64, dtype=torch.long, device="cuda")
+            model(tokens, attention_mask=torch.ones_like(tokens), labels=tokens).loss.backward()
+            model(tokens, labels=tokens).loss.backward()
+            optimizer.step()
+        print(json.dumps(masks))
+    """)  # fmt: skip
+    assert json.loads(out) == [False] * 4

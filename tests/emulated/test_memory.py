@@ -127,6 +127,15 @@ print(json.dumps([
 """) == [[0] * 12, [2, [1, 2, 3]]]  # fmt: skip
 
 
+def test_all_is_true_and_nothing_is_any(emulate: Emulate) -> None:
+    """Masks leave nothing out, and numbers are finite."""
+    assert answers(emulate("1xH100"), """
+numbers, counts = torch.randn(1000, device="cuda"), torch.ones(4, 64, device="cuda")
+print(json.dumps([bool(numbers.isfinite().all()), bool((counts == 1).all()),
+                  bool(numbers.isnan().any())]))
+""") == [True, True, False]  # fmt: skip
+
+
 def test_memory_of_a_killed_process_goes_back_and_neighbours_count(emulate: Emulate) -> None:
     cards = emulate("1x24GiB")
     other = begin(cards, """

@@ -222,8 +222,8 @@ def test_another_card_is_no_place_to_go_on_and_the_same_one_verifies(
     assert code == 0, err
     verified = Best.read(out / "best.json").verified
     assert verified is not None
-    # The card's time is modelled, and its steps take longer than the host needs to start them.
-    assert verified.share_of_measured == pytest.approx(1, 0.001)
+    # The card's time is modelled, and hides most of the host's, which is not.
+    assert verified.share_of_measured == pytest.approx(1, 0.1)
 
 
 def ended(cards: Emulation, *words: str) -> tuple[int, str]:

@@ -213,3 +213,20 @@ def test_a_transformers_that_is_missing_is_unsupported(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UnsupportedError, match="transformers cannot be imported"):
         family("hf").make(of.spec(2))
+
+
+def test_on_emulated_devices_positions_make_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing computes them there: they would look like samples of one token."""
+    from transformers import masking_utils
+
+    from probes.models import hf
+
+    positions = torch.zeros(2, 8, dtype=torch.long)
+    masks = []
+    for emulated in (False, True):
+        if emulated:
+            monkeypatch.setenv("AUTOTUNE_EMULATED", "here")
+        with hf._as_with_data({"input_ids": positions}):
+            masks.append(masking_utils.find_packed_sequence_indices(positions))
+    assert masks[0] is not None
+    assert masks[1] is None

@@ -10,7 +10,8 @@ message alone stands behind B200 and GB10. Cards not listed have the median of t
 H200 were measured: `results/real.md`; messages say 690 and 600.
 
 NCCL: NVIDIA/nccl #964 (544 MB for 2 ranks of A100, 688 for 3 and 4), sgl-project/sglang #30908
-(576 MiB for 8 of GB200, as much again for each further communicator); the rest lies between these.
+(576 MiB for 8 of GB200, as much again for each further communicator), and one rank of H100 and
+H200, 564 and 560 MiB (`results/real.md`); the rest lies between these.
 Without NVLink, ranks of RTX 3090 and L40S hold 20 to 130 MiB more than a job of one GPU.
 """
 
@@ -68,7 +69,7 @@ _MEASURED = {
 _OTHERS = (0.99, 500)
 """Share of NVML's total, and MiB of context, where nothing was found."""
 _NVLINK = ("V100", "A30", "A100", "H100", "H20", "GH200", "H200", "B200")
-_NCCL_MIB = ((2, 545, 60), (4, 690, 110), (256, 620, 130))
+_NCCL_MIB = ((1, 560, 60), (2, 545, 60), (4, 690, 110), (256, 620, 130))
 """Up to so many ranks, with NVLink and without."""
 
 

@@ -9,6 +9,10 @@ static const double COPY = 2500;    // of a copy between host and card
 static const double TILE = 600;     // of a block of a product that is not multiplying
 static const double RANK = 2500;    // of a collective, for each rank
 static const double PAGEABLE = 2.5; // times as slow as pinned memory
+// Elements of a multiprocessor in a nanosecond, where a kernel computes each one's place: among
+// strides, among tensors that are joined, and where it converts each array by a type of its own.
+static const double CHUNKS = 1.18;  // a list's chunks are slower than one array by so much
+static const double PLACES = 2.5, JOINED = 1.9, CONVERTED = 1.3;
 // Rows of keys at which attention reaches half its rate.
 static const double SHORT = 100, SHORT_CAUSAL = 500;
 // Of attention that is not flash: shares of flash's rate.
@@ -68,14 +72,17 @@ static double rate_of(const struct unit *unit, enum type type) {
 // The best of a library's tiles: a tile's speed, the waves that all tiles make on the
 // multiprocessors, and parts of k that are added afterwards where there are few tiles.
 void run_product(void *stream, long m, long n, long k, long batch, enum type type) {
+  enum { OTHERS = 8 };  // than Hopper's and Blackwell's own, which stand behind them
   static const struct { int m, n; double speed; } tiles[] = {
     {256, 128, 1}, {128, 256, 1}, {128, 128, 0.93}, {128, 64, 0.8}, {64, 128, 0.8}, {64, 64, 0.62},
-    {32, 64, 0.4}, {64, 32, 0.4}};
+    {32, 64, 0.4}, {64, 32, 0.4},
+    {192, 192, 1}, {320, 128, 1}, {192, 128, 1}, {128, 192, 1}, {160, 128, 0.97}, {128, 160, 0.97}};
   const struct unit *unit = unit_of(stream);
   double size = type == FP64 ? 8 : type <= TF32 ? 4 : type == FP8 ? 1 : 2;
   double each = rate_of(unit, type) / unit->sms / 1e9, best = 1e30;
-  for (int i = 0; i < sizeof tiles / sizeof *tiles; i++)
-    for (int parts = 1; parts <= 32 && parts * 256 <= k + 255; parts *= 2) {
+  int known = unit->major == 9 || unit->major == 10 ? sizeof tiles / sizeof *tiles : OTHERS;
+  for (int i = 0; i < known; i++)
+    for (int parts = 1; parts <= 32 && parts * 256 <= k + 255; parts++) {
       double count = up(m, tiles[i].m) * up(n, tiles[i].n) * batch * parts;
       double tile = 2.0 * tiles[i].m * tiles[i].n * k / parts / each / tiles[i].speed + TILE;
       // Waves of a grid that is many times the card overlap.
@@ -101,7 +108,7 @@ void run_kernel(const struct kernel *kernel, double threads, void **arguments, v
 
 // ------------------------------------------------------------- kernels of the runtime, by names
 
-enum kernel_kind { UNKNOWN, ELEMENTS, LISTS, REDUCTION, ROWS, WARP_ROWS, MATRIX, MANY, FLASH, EFFICIENT, ROW_BLOCKS };
+enum kernel_kind { UNKNOWN, ELEMENTS, JOIN, LISTS, REDUCTION, ROWS, WARP_ROWS, MATRIX, MANY, FLASH, EFFICIENT, ROW_BLOCKS };
 
 struct registered {
   const void *host;
@@ -111,6 +118,7 @@ struct registered {
   short head, rows;      // of attention: channels of a head, and of a block's rows of the grid's x
   short place;           // of the parameter that has the row's length
   float bytes;           // of an element in all its arrays, or of one
+  float places;          // elements of a multiprocessor in a nanosecond at most; 0 where memory limits
   const void *binaries;  // that it is one of
 };
 
@@ -185,17 +193,28 @@ static void classify(struct registered *it) {
     if (!arrays) arrays = strstr(name, "UnaryFunctor") || strstr(name, "copy") ? 2 : strstr(name, "BinaryFunctor") || strstr(name, "CUDAFunctor") ? 3 : 2;
     it->kind = ELEMENTS;
     it->bytes = size * arrays;
-    if (strstr(name, "vectorized_elementwise") || strstr(name, "unrolled_elementwise")) it->arrays = arrays;
+    int vectors = strstr(name, "vectorized_elementwise") != NULL;
+    if (vectors || strstr(name, "unrolled_elementwise")) it->arrays = arrays;
+    if (!vectors) it->places = strstr(name, "gpu_kernel_implI") ? CONVERTED : PLACES;
+  } else if (strstr(name, "CatArrayBatchedCopy")) {
+    const char *dimensions = strstr(name, "jLi");
+    it->kind = JOIN;
+    it->narrow = dimensions != NULL;
+    it->rows = dimensions ? atoi(dimensions + 3) : number_after(name, "lLi");
+    size = number_after(name, "OpaqueTypeILj");
+    it->bytes = 2 * (size ? size : 4);
+    if (strstr(name, "_vectorized")) it->bytes = 2 * 16;  // its elements are vectors of 16 bytes
+    else it->places = JOINED;
   } else if (strstr(name, "vectorized_layer_norm_kernel")) {
     it->kind = ROWS;
-    it->bytes = 2 * size;
+    it->bytes = 2.3 * size;
   } else if (strstr(name, "layer_norm_grad_input")) {
     it->kind = ROWS;
     it->place = 6;
     it->bytes = 3 * size;
   } else if (strstr(name, "GammaBetaBackward")) {
     it->kind = MATRIX;
-    it->bytes = 2 * size;
+    it->bytes = 3.5 * size;
   } else if (strstr(name, "distribution_elementwise_grid_stride")) {
     it->kind = MANY;
     it->bytes = size;
@@ -208,7 +227,7 @@ static void classify(struct registered *it) {
     it->backward = strstr(name, "Backward") != NULL;
     it->kind = ROWS;
     it->place = 2 + it->backward;
-    it->bytes = (2 + it->backward) * size;
+    it->bytes = (3.2 + it->backward) * size;
   } else if (strstr(name, "softmax_warp_")) {
     it->backward = strstr(name, "backward") != NULL;
     it->kind = WARP_ROWS;
@@ -278,8 +297,16 @@ static void forget_element(char *const *arrays, int count) {
   if (count) forget_number(arrays[0]);
 }
 
+// Elements of what tensors are joined to: its sizes are 32 or 64 bits wide.
+static double joined(const struct registered *it, const void *sizes) {
+  double all = 1;
+  for (int i = 0; i < it->rows && i < 4; i++)
+    all *= it->narrow ? (double)((const uint32_t *)sizes)[i] : (double)((const int64_t *)sizes)[i];
+  return all;
+}
+
 // Bytes that a reduction reads: its parameter has its configuration somewhere, by Reduce.cuh.
-static double reduced(const char *reduction, const unsigned *block) {
+static double reduced(const struct registered *it, const char *reduction, const unsigned *block) {
   for (int at = 0; at < 128; at += 4) {
     const int *config = (const int *)(reduction + at);
     int size = config[0];
@@ -287,7 +314,11 @@ static double reduced(const char *reduction, const unsigned *block) {
         size > 0 && size <= 16 && config[1] > 0 && config[2] > 0) {
       // After it: OffsetCalculators for one array and two, what is read, where it is written.
       char *const *arrays = (char *const *)(((uintptr_t)(config + 16) + 404 + 504 + 7) & ~7ul);
-      if (config[2] == 1 && is_card(block_of(arrays[0]))) forget_number(arrays[1]);
+      if (config[2] == 1 && is_card(block_of(arrays[0]))) {
+        forget_number(arrays[1]);
+        // Of all(): a mask leaves nothing out, and all numbers are finite.
+        if (strstr(it->name, "and_kernel") && is_card(block_of(arrays[1]))) *arrays[1] = 1;
+      }
       return (double)size * config[1] * config[2];
     }
   }
@@ -342,8 +373,9 @@ void run_registered(const void *host, const unsigned *grid, const unsigned *bloc
       bytes = it->bytes * *(int *)arguments[0];
       if (*(int *)arguments[0] == 1) forget_element(arguments[2], it->arrays);
       break;
-    case LISTS: bytes = list_bytes(it->name) * listed(it->name, arguments[0], grid[0]); break;
-    case REDUCTION: bytes = reduced(arguments[0], block); break;
+    case JOIN: bytes = it->bytes * joined(it, arguments[2]); break;
+    case LISTS: bytes = CHUNKS * list_bytes(it->name) * listed(it->name, arguments[0], grid[0]); break;
+    case REDUCTION: bytes = reduced(it, arguments[0], block); break;
     case ROWS: bytes = it->bytes * blocks * *(int *)arguments[it->place]; break;
     case MATRIX: bytes = it->bytes * *(int64_t *)arguments[0] * *(int64_t *)arguments[1]; break;
     case MANY: bytes = it->bytes * (it->narrow ? *(uint32_t *)arguments[it->place] : *(int64_t *)arguments[it->place]); break;
@@ -351,6 +383,8 @@ void run_registered(const void *host, const unsigned *grid, const unsigned *bloc
     case ROW_BLOCKS: bytes = blocks * 128 * it->head * 6; break;
   }
   // Elsewhere each thread moves so much.
-  if (bytes <= 0) bytes = blocks * threads * 16;
-  enqueue(stream, START + moved(unit_of(stream), bytes), it->name);
+  if (bytes <= 0) bytes = blocks * threads * 32;
+  const struct unit *unit = unit_of(stream);
+  double placed = it->places ? bytes / it->bytes / it->places / unit->sms : 0;
+  enqueue(stream, START + more(moved(unit, bytes), placed), it->name);
 }

@@ -67,6 +67,7 @@ static ncclResult_t wait_a_little(struct ncclComm *comm, int *tries) {
   if (area->broken) return fail(ncclRemoteError, "a process of the communicator is gone");
   if (*tries < 200) sched_yield();
   else usleep(20);
+  host_copied();
   return ncclSuccess;
 }
 
@@ -74,6 +75,7 @@ static ncclResult_t meet(struct ncclComm *comm) {
   if (comm->alone) return ncclSuccess;
   struct area *area = comm->area;
   int generation = area->generation, tries = 0;
+  host_waits(0);
   if (__sync_add_and_fetch(&area->arrived, 1) == comm->ranks) {
     area->arrived = 0;
     __sync_synchronize();
@@ -119,7 +121,7 @@ static ncclResult_t join(ncclComm_t *out, int ranks, int rank, const char *name)
   if (area == MAP_FAILED) return fail(ncclSystemError, "no shared memory");
   int unit = current_unit();
   need_context(unit);
-  if (ranks > 1 && charge(unit, shared->unit[unit].nccl))
+  if (charge(unit, shared->unit[unit].nccl))
     return fail(ncclUnhandledCudaError, "Failed to CUDA malloc: out of memory");
   struct ncclComm *comm = calloc(1, sizeof *comm);
   *comm = (struct ncclComm){ranks, rank, 0, unit, alone, 0, "", area};
@@ -169,7 +171,7 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *ou
 
 static ncclResult_t leave(ncclComm_t comm) {
   if (!comm) return ncclSuccess;
-  if (comm->ranks > 1) refund(comm->unit, shared->unit[comm->unit].nccl);
+  refund(comm->unit, shared->unit[comm->unit].nccl);
   munmap(comm->area, area_size(comm->alone ? 1 : comm->ranks));
   free(comm);
   return ncclSuccess;
@@ -180,7 +182,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) { return ncclSuccess; }
 
 // Another thread may be waiting in it: that one ends, and the rest stays until the process does.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  if (comm && !comm->aborted && comm->ranks > 1) refund(comm->unit, shared->unit[comm->unit].nccl);
+  if (comm && !comm->aborted) refund(comm->unit, shared->unit[comm->unit].nccl);
   if (comm) comm->aborted = 1;
   return ncclSuccess;
 }
