@@ -43,6 +43,11 @@ from autotune.wire.helpers import Described
 
 SHARE = 0.1
 """Of the budget, that weighing may take."""
+START_S = 20.0
+"""Until a process that weighs is ready: Python, torch, a compiler, and the first rank. On a
+machine with an H200 14 s were not enough (`results/real.md`)."""
+GRACE_S = 5.0
+"""After its time is over, for a weighing to end by itself."""
 ROOM = 2
 """Emulated cards have so much more memory: what does not fit is weighed, too."""
 _STARTS_LOST = 2
@@ -88,12 +93,18 @@ def weighed_ahead(
     if card is None:
         note(f"--weigh: nothing was weighed: no card is known as {name}")
         return None
-    began = time.monotonic()
-    until = began + SHARE * options.limits.budget_s
+    began, share_s = time.monotonic(), SHARE * options.limits.budget_s
+    until = began + share_s
+    if share_s < START_S:
+        note(
+            f"--weigh: nothing was weighed: a start takes about {START_S:.0f} s, and {SHARE:.0%}"
+            f" of the budget is {share_s:.0f} s"
+        )
+        return None
     chooser = _Chooser(space, options, earlier)
     ended = f"{SHARE:.0%} of the budget is spent"
     try:
-        with _process(card, space) as weigh:
+        with _process(card, space, until) as weigh:
             chooser.traced = _traced(space, until)
             while (left_s := until - time.monotonic()) > 0:
                 candidate = chooser.next()
@@ -207,11 +218,11 @@ def _traced(space: Space, until: float) -> Trace | None:
 
 
 @contextmanager
-def _process(card: Card, space: Space) -> Iterator[Callable[[_Asked], _Told]]:
+def _process(card: Card, space: Space, until: float) -> Iterator[Callable[[_Asked], _Told]]:
     """What weighs a candidate, in a process that ends with this context.
 
     Raises:
-        UsageError: cards cannot be emulated here, or the process ended.
+        UsageError: cards cannot be emulated here, or the process ended or did not by `until`.
     """
     limits = replace(
         space.limits, capacity_bytes=ROOM * space.limits.capacity_bytes,
@@ -228,6 +239,10 @@ def _process(card: Card, space: Space) -> Iterator[Callable[[_Asked], _Told]]:
         def line(asked: _Task | _Asked) -> _Told:
             asks.write(msgspec.json.encode(asked) + b"\n")
             asks.flush()
+            left_s = max(0.0, until - time.monotonic()) + GRACE_S
+            if not select.select([tells], [], [], left_s)[0]:
+                process.kill()
+                raise UsageError("the process that weighs took too long")
             told = tells.readline()
             if not told:
                 raise UsageError("the process that weighs ended")

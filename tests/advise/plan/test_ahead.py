@@ -49,7 +49,7 @@ class Machine:
         return int((2 + self.each_gib * micro_batch) * GIB)
 
     @contextmanager
-    def process(self, card: object, space: Space) -> Iterator[Callable[..., Any]]:
+    def process(self, card: object, space: Space, until: float) -> Iterator[Callable[..., Any]]:
         def weigh(of: ahead._Asked) -> ahead._Told:
             candidate = of.candidate
             start_s = 0.0 if candidate.build == self.live else self.start_s
@@ -126,6 +126,30 @@ def test_cards_that_nobody_knows_are_not_weighed() -> None:
     said: list[str] = []
     assert ahead.weighed_ahead(space, "Quadro 9", options, (), said.append) is None
     assert said == ["--weigh: nothing was weighed: no card is known as Quadro 9"]
+
+
+def test_a_budget_that_is_too_short_for_a_start_starts_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(1.3)
+    found, _, line = weighed(machine, monkeypatch, budget_s="2m")
+    assert line.endswith("a start takes about 20 s, and 10% of the budget is 12 s")
+    assert (found, machine.asked) == (None, [])
+
+
+def test_a_process_that_is_never_ready_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "python").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setattr(ahead, "GRACE_S", 0.2)
+    monkeypatch.setattr(ahead, "START_S", 0.0)
+    monkeypatch.setattr(ahead, "SHARE", 1e-9)
+    options, space = asked()
+    said: list[str] = []
+    assert ahead.weighed_ahead(space, NAME, options, (), said.append) is None
+    assert said == ["--weigh: nothing was weighed: the process that weighs took too long"]
 
 
 def test_without_a_cuda_build_or_a_compiler_a_line_says_so(
