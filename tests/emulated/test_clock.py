@@ -130,6 +130,20 @@ print(json.dumps([ms(work) for work in (
     assert 1.2 < turned / plain < 4
 
 
+def test_attention_of_hopper_is_cudnns_unless_a_program_forbids_it(emulate: Emulate) -> None:
+    cudnn, flash = told(
+        emulate("1xH200"),
+        """
+q = matrix(16, 12, 2048, 64).detach()
+attend = lambda: F.scaled_dot_product_attention(q, q, q, is_causal=True)
+first = ms(attend)
+torch.backends.cuda.enable_cudnn_sdp(False)
+print(json.dumps([first, ms(attend)]))
+""",
+    )
+    assert flash == pytest.approx(1.5 * cudnn, rel=0.05)
+
+
 def test_streams_overlap_and_events_order_them(emulate: Emulate) -> None:
     apart, waiting, alone = told(
         emulate("1xA100-80GB"),

@@ -187,7 +187,8 @@ def test_a_study_of_a_mix_runs_for_real(
     assert of is not None
     assert (of.lengths, of.counts, of.pad_to_multiple) == ((8, 20, 40, 64), (50, 30, 15, 5), 8)
     assert found.config.seq_len == 64
-    assert found.confirmed
+    finals = pd.read_csv(out / "trials.csv").query("kind == 'final'")
+    assert "ok" in set(finals.verdict)  # of the winner, where nothing else disturbs the steps
     mean = 0.5 * 8 + 0.3 * 20 + 0.15 * 40 + 0.05 * 64
     tokens = found.measured.tokens_per_s * found.measured.step_s.median
     assert tokens == pytest.approx(found.config.global_batch_samples * mean)

@@ -50,7 +50,7 @@ _PCI_RING = 0.55
 """Rings over the host: each byte passes its memory."""
 _NET_GIGA = 45.0
 """Between machines, for each card: InfiniBand NDR of 400 Gbit/s."""
-_FLASH = {7: (0.35, 0.30), 8: (0.66, 0.56), 9: (0.50, 0.46), 10: (0.15, 0.13), 12: (0.72, 0.68)}
+_FLASH = {7: (0.35, 0.30), 8: (0.66, 0.56), 9: (0.34, 0.30), 10: (0.15, 0.13), 12: (0.72, 0.68)}
 """FlashAttention-2 forward and backward by major capability, as shares of the data sheet's
 products: it does not use Hopper's and Blackwell's own instructions."""
 

@@ -3,6 +3,7 @@
 #include "clock.h"
 #include "memory.h"
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 
 static const double START = 2000;   // of any kernel: from the end of the one before it to its work
 static const double COPY = 2500;    // of a copy between host and card
@@ -15,8 +16,8 @@ static const double CHUNKS = 1.18;  // a list's chunks are slower than one array
 static const double PLACES = 2.5, JOINED = 1.9, CONVERTED = 1.3;
 // Rows of keys at which attention reaches half its rate.
 static const double SHORT = 100, SHORT_CAUSAL = 500;
-// Of attention that is not flash: shares of flash's rate.
-static const double EFFICIENT_HALF = 0.6, EFFICIENT_FP32 = 0.25;
+// Of attention that is not FlashAttention-2: shares of its rate. cuDNN's is that on Hopper.
+static const double EFFICIENT_HALF = 0.6, EFFICIENT_FP32 = 0.25, CUDNN = 1.5;
 
 static const struct unit *unit_of(void *stream) { return &shared->unit[stream_of(stream)->unit]; }
 static double more(double a, double b) { return a > b ? a : b; }
@@ -325,6 +326,23 @@ static double reduced(const struct registered *it, const char *reduction, const 
   return 0;
 }
 
+// Whether torch would let cuDNN compute what its own FlashAttention-2 computes here: on Hopper, where
+// a program does not forbid it.
+static int is_for_cudnn(const struct unit *unit, const char *name) {
+  static _Bool (*enabled)(void *);
+  static void *(*context)(void);
+  static int asked;
+  if (unit->major != 9 || !strstr(name, "pytorch_flash")) return 0;
+  if (!asked++) {
+    void *torch = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
+    if (torch) {
+      enabled = (_Bool (*)(void *))dlsym(torch, "_ZNK2at7Context19userEnabledCuDNNSDPEv");
+      context = (void *(*)(void))dlsym(torch, "_ZN2at13globalContextEv");
+    }
+  }
+  return !enabled || !context || enabled(context());
+}
+
 static void run_attention(struct registered *it, const unsigned *grid, void **arguments, void *stream) {
   const struct unit *unit = unit_of(stream);
   const int *field = arguments[0];
@@ -349,6 +367,7 @@ static void run_attention(struct registered *it, const unsigned *grid, void **ar
   if (!queries) queries = keys = (double)grid[0] * (it->rows ? it->rows : 64);
   double flops = 4 * heads * queries * keys * head * (causal ? 0.5 : 1) * (it->backward ? 2.5 : 1);
   double rate = it->backward ? unit->attention_backward_rate : unit->attention_rate;
+  if (is_for_cudnn(unit, it->name)) rate *= CUDNN;
   if (it->kind == EFFICIENT) rate *= size > 2 ? EFFICIENT_FP32 : EFFICIENT_HALF;
   // Short rows are slower: more so where blocks of a causal mask differ.
   rate *= keys / (keys + (causal ? SHORT_CAUSAL : SHORT));
