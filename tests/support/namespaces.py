@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -106,10 +107,13 @@ def command_line(pid: int) -> str:
 
 
 def free_port() -> int:
-    """One of this machine that nobody listens at."""
-    with socket.socket() as asked:
-        asked.bind(("", 0))
-        return int(asked.getsockname()[1])
+    """One of this machine that nobody listens at, and that no connection is given (Linux gives
+    those from 32768 on): it is still free when a program comes to listen at it."""
+    for port in random.SystemRandom().sample(range(20000, 32768), 100):
+        with socket.socket() as asked, contextlib.suppress(OSError):
+            asked.bind(("", port))
+            return port
+    raise OSError("no port is free")
 
 
 def _add_bridge() -> int:

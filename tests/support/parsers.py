@@ -106,7 +106,7 @@ def axolotl() -> Parser:
 def llama_factory() -> Parser:
     os.environ |= {
         "DISABLE_VERSION_CHECK": "1", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",  # the kernel chooses it, as it is alone
     }  # fmt: skip
     hparams = importlib.import_module("llamafactory.hparams")
     parser = importlib.import_module("llamafactory.hparams.parser")
@@ -117,7 +117,6 @@ def llama_factory() -> Parser:
             "template": "default", "output_dir": str(folder / "out"),
             "use_cpu": True, "report_to": "none",
         }  # fmt: skip
-        os.environ["MASTER_PORT"] = str(_free_port())
         with patch.object(parser, "is_torch_bf16_gpu_available", return_value=True):
             body = _yaml(folder / "llama-factory.yaml")
             model, data, training, tuning, _ = hparams.get_train_args(body | own)
@@ -271,15 +270,6 @@ def _without(*names: str) -> None:
             importlib.import_module(name)
         except ImportError:
             sys.modules[name] = MagicMock(__spec__=None, __path__=[], __version__="0")
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port: int = held.getsockname()[1]
-        return port
 
 
 if __name__ == "__main__":

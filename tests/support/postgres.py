@@ -6,13 +6,14 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.support.namespaces import free_port
 
 USER = "autotune"
 
@@ -38,7 +39,7 @@ class Server:
         self._data = folder / "data"
         self._log = folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
-        self._port = _free_port()
+        self._port = free_port()
         self.url = f"postgresql://{USER}@127.0.0.1:{self._port}/postgres"
         if os.geteuid() == 0:
             shutil.chown(folder, "nobody")
@@ -99,9 +100,3 @@ def server(programs: Path) -> Iterator[Server]:
 def _user() -> str | None:
     """Whom it runs as: it refuses root."""
     return pwd.getpwnam("nobody").pw_name if os.geteuid() == 0 else None
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
