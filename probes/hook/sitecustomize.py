@@ -142,6 +142,7 @@ class _Watch:
         self._looks = 0
         self._looking = False
         self._found: list[_Found] = []  # by the looks of this step
+        self._captured: list[_Found | None] = []  # into a CUDA graph: None is a step
         self._whole_share = 1.0  # of the backward passes of a step: those of another batch each
         self._dtype = ""
         self._optimizers: set[str] = set()  # names of their classes
@@ -224,11 +225,14 @@ class _Watch:
     def backward(self, tensors: Any) -> None:
         """A backward pass of these begins."""
         self.dial()
-        self._since += 1
-        self._backwards += 1
         roots = [tensors] if isinstance(tensors, self._torch.Tensor) else list(tensors)
         roots = [each for each in roots if getattr(each, "grad_fn", None) is not None]
         self.uses(roots)
+        if self._is_capturing():
+            self._captured.append(_look([each.grad_fn for each in roots], self._torch))
+            return
+        self._since += 1
+        self._backwards += 1
         self.limit()
         self._look_at_device()
         began = time.perf_counter()
@@ -236,16 +240,38 @@ class _Watch:
             spare = self._look_s < LOOK_SHARE * (began - self._began_s)
             self._looking = spare or self._looks < FIRST_LOOKS
         if self._looking and self._since <= STEP_LOOKS:
-            found = _look([each.grad_fn for each in roots], self._torch)
+            self._note(_look([each.grad_fn for each in roots], self._torch))
             self._looks += 1
-            self._found.append(found)
-            self._trainable = max(self._trainable, found.parameters)
-            self._dtype = found.dtype or self._dtype
             self._look_s += time.perf_counter() - began
+
+    def _note(self, found: _Found) -> None:
+        self._found.append(found)
+        self._trainable = max(self._trainable, found.parameters)
+        self._dtype = found.dtype or self._dtype
+
+    def captured(self, graph: Any) -> None:
+        """This CUDA graph has all that was captured."""
+        graph.autotune_captured, self._captured = self._captured, []
+
+    def replayed(self, graph: Any) -> None:
+        """What this CUDA graph has runs again."""
+        for found in getattr(graph, "autotune_captured", ()):
+            if found is not None:
+                self._since += 1
+                self._backwards += 1
+                self._note(found)
+            elif not self._explicit:
+                self._step(None)
+
+    def _is_capturing(self) -> bool:
+        return self._cuda and bool(self._torch.cuda.is_current_stream_capturing())
 
     def stepped(self, optimizer: Any) -> None:
         """This optimizer has stepped."""
         self._optimizers.add(type(optimizer).__name__.lower())
+        if self._captured and self._is_capturing():
+            self._captured.append(None)
+            return
         if not self._since:
             self._since, self._backwards = self._grads, self._backwards + self._grads
         if self._since and not self._ended:  # of a step that is not told, so there is time for it
@@ -277,7 +303,7 @@ class _Watch:
 
     def _step(self, tokens: int | None, samples: int | None = None) -> None:
         now: Any
-        if self._cuda and self._torch.cuda.is_current_stream_capturing():
+        if self._is_capturing():
             return  # into a graph: nothing runs
         if self._cuda:
             now = self._torch.cuda.Event(enable_timing=True)
@@ -313,7 +339,7 @@ class _Watch:
         """In the script's own thread: what asks CUDA while a graph is captured would break it."""
         if not self._cuda:
             self._settle()
-        elif self._on_cuda() and not self._torch.cuda.is_current_stream_capturing():
+        elif self._on_cuda() and not self._is_capturing():
             self._settle()
             now = time.perf_counter()
             if now - self._used_at > EVERY_S:
@@ -537,14 +563,15 @@ def _look(roots: list[Any], torch: Any) -> _Found:
             continue
         seen.add(node)
         name = node.name()
-        if name in _PRODUCTS:  # what it gave; what it keeps might be computed again if asked for
-            dtypes += [each.dtype for each in getattr(node, "_input_metadata", ())[:1]]
+        gave: Any = getattr(node, "_input_metadata", ())[:1]
+        if name in _PRODUCTS:
+            dtypes += [each.dtype for each in gave]
         if name == "EmbeddingBackward0":
             rows = int(getattr(node, "_saved_weight_sym_argsize_0", 0))
-            shape = list(node._saved_indices.shape)
+            shape = [int(size) for size in gave[0].shape[:-1]]
             tables.append(((len(shape) > 1, shape[:1] > [1], rows), shape, node))
         elif name.startswith("CompiledFunctionBackward"):
-            kept = getattr(node, "saved_tensors", ())
+            kept = _kept(node, "saved_tensors")
             compiled += [
                 (list(each.shape), node)
                 for each in kept
@@ -553,10 +580,9 @@ def _look(roots: list[Any], torch: Any) -> _Found:
             halves = [each.dtype for each in kept if each.dtype in (torch.bfloat16, torch.half)]
             dtypes += halves or [torch.float] * any(each.is_floating_point() for each in kept)
         elif name.startswith("Convolution"):
-            saved = getattr(node, "_saved_input", None)
-            images += [] if saved is None else [(list(saved.shape[:1]), node)]
+            images += [([int(size) for size in each.shape[:1]], node) for each in gave]
         elif name.startswith("NllLoss"):
-            labels.append(node._saved_target.numel())
+            labels += [each.numel() for each in _kept(node, "_saved_target")]
         elif name == "ViewBackward0" and len(size := node._saved_self_sym_sizes) == 3:
             between[int(size[0]), int(size[1])] = node
         elif name.endswith("AccumulateGrad"):
@@ -571,6 +597,17 @@ def _look(roots: list[Any], torch: Any) -> _Found:
     names = {torch.float: "fp32", torch.bfloat16: "bf16", torch.half: "fp16"}
     most_of = max(dtypes, key=dtypes.count, default=None)
     return _Found(shapes, parameters, fresh, fed, names.get(most_of, ""))
+
+
+def _kept(node: Any, name: str) -> list[Any]:
+    """Tensors that a node keeps under this name; none of a checkpoint, which would compute them
+    again to show them, and may not find its place afterwards."""
+    raw = getattr(node, f"_raw{name}" if name[0] == "_" else f"_raw_{name}", ())
+    for each in raw if isinstance(raw, tuple) else [raw]:
+        if "checkpoint" in getattr(getattr(each, "unpack_hook", None), "__module__", ""):
+            return []
+    found = getattr(node, name, ())
+    return list(found) if isinstance(found, tuple) else [found]
 
 
 def _is_new(nodes: list[Any]) -> bool:
@@ -639,6 +676,32 @@ def _unmasked(masking_utils: Any, load: Callable[[Any], None]) -> None:
     masking_utils.find_packed_sequence_indices = lambda position_ids: None
 
 
+def _send_objects(torch: Any) -> None:
+    """On emulated devices, compute the sizes of objects that ranks send one another on the host:
+    kernels compute nothing."""
+    ours: Any = importlib.import_module("torch.distributed.distributed_c10d")
+
+    def on_host(run: Any) -> Any:
+        @functools.wraps(run)
+        def both(*args: Any, **kwargs: Any) -> Any:
+            add, join = torch.sum, torch.cat
+            torch.sum = lambda sizes: add(sizes.cpu())
+            torch.cat = lambda parts: join([part.cpu() for part in parts]).to(parts[0].device)
+            try:
+                return run(*args, **kwargs)
+            finally:
+                torch.sum, torch.cat = add, join
+
+        return both
+
+    for name in ("send_object_list", "recv_object_list", "broadcast_object_list"):
+        sends = on_host(getattr(ours, name))
+        setattr(ours, name, sends)
+        setattr(torch.distributed, name, sends)
+    ours.max = lambda *given: max(*given) if len(given) > 1 else max(given[0], key=int)
+    ours.enumerate = lambda given: enumerate(given.cpu() if hasattr(given, "cpu") else given)
+
+
 def _harmless(look: Any) -> Any:
     """`look`, without its own errors: a script runs whether it is seen or not. Memory that a small
     capacity lacks is the script's."""
@@ -655,13 +718,17 @@ def _harmless(look: Any) -> Any:
     return safe
 
 
-def _after(look: Any, run: Any) -> Any:
-    """`run`, with `look` before it."""
+def _with(look: Any, run: Any, *, after: bool = False) -> Any:
+    """`run`, with `look` before it, or after it."""
 
     @functools.wraps(run)
     def both(*args: Any) -> Any:
-        look(*args)
-        return run(*args)
+        if not after:
+            look(*args)
+        found = run(*args)
+        if after:
+            look(*args)
+        return found
 
     return both
 
@@ -675,6 +742,8 @@ def _attach(torch: Any, watch: _Watch) -> None:
     """Have `watch` told what `torch` does in this process."""
     if "AUTOTUNE_EMULATED" in os.environ:
         torch.backends.cudnn.enabled = False  # convolutions take torch's own kernels
+        if torch.distributed.is_available():
+            _send_objects(torch)
     run_backward = torch.autograd.backward
 
     @functools.wraps(run_backward)
@@ -699,9 +768,12 @@ def _attach(torch: Any, watch: _Watch) -> None:
         return run_grad(*args, **kwargs)
 
     torch.autograd.grad = grad
+    graphs = torch.cuda.CUDAGraph
+    graphs.capture_end = _with(_harmless(watch.captured), graphs.capture_end, after=True)
+    graphs.replay = _with(_harmless(watch.replayed), graphs.replay, after=True)
     for name in _RESETS:
         if (reset := getattr(torch._C, name, None)) is not None:
-            setattr(torch._C, name, _after(_harmless(watch.keep), reset))
+            setattr(torch._C, name, _with(_harmless(watch.keep), reset))
     optimizers = importlib.import_module("torch.optim.optimizer")
     optimizers.register_optimizer_step_post_hook(lambda optimizer, *_: stepped(optimizer))
     make = optimizers.Optimizer.__init__

@@ -196,6 +196,43 @@ print(json.dumps([ms(each, ahead=False) for each in (asked, free, small, slow)])
     assert slow > small + 3  # what Python does counts
 
 
+def test_a_graph_takes_its_longest_chain_and_one_launch(emulate: Emulate) -> None:
+    eager, small, one, two, chain, refused = told(
+        emulate("1xA100-80GB"),
+        """
+x, y, side = matrix(8192, 8192).detach(), torch.zeros(8, device="cuda"), torch.cuda.Stream()
+def many():
+    for _ in range(100):
+        y.add_(1)
+def apart(waits=False):
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        x @ x
+    if waits:
+        torch.cuda.current_stream().wait_stream(side)
+    x @ x
+    torch.cuda.current_stream().wait_stream(side)
+def captured(work):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return ms(graph.replay, ahead=False)
+x @ x
+refused = ""
+try:
+    captured(torch.cuda.synchronize)
+except RuntimeError as error:
+    refused = str(error)
+print(json.dumps([ms(many, ahead=False), captured(many), captured(lambda: x @ x),
+                  captured(apart), captured(lambda: apart(True)), refused]))
+""",
+    )
+    assert small < 0.9 * eager  # whose kernels wait for the host
+    assert two == pytest.approx(one, rel=0.05)
+    assert chain == pytest.approx(2 * one, rel=0.05)
+    assert "when stream is capturing" in refused
+
+
 def test_compiled_kernels_take_the_time_of_what_they_move(emulate: Emulate) -> None:
     small, large, eager = told(
         emulate("1xA100-80GB"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -16,11 +17,11 @@ pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 
 
 def on(cards: Emulation, folder: Path, program: str) -> tuple[Told, str]:
-    """What a watched program on these cards told, and what it printed."""
+    """What the last process of a watched program on these cards told, and what it printed."""
     added = {name: at for name, at in cards.environment.items() if os.environ.get(name) != at}
-    (told,), code, out = watched(folder, program, AUTOTUNE_DEVICE_KIND="cuda", **added)
+    told, code, out = watched(folder, program, AUTOTUNE_DEVICE_KIND="cuda", **added)
     assert code == 0
-    return told, out
+    return told[-1], out
 
 
 def test_a_script_has_a_context_where_its_model_is_and_nowhere_else(
@@ -86,3 +87,60 @@ def test_attention_has_a_mask_only_where_a_real_card_has_one(
         print(json.dumps(masks))
     """)  # fmt: skip
     assert json.loads(out) == [False] * 4
+
+
+@pytest.mark.parametrize("optimizer_too", [False, True])
+def test_steps_that_a_cuda_graph_replays_are_steps(
+    emulate: Emulate, tmp_path: Path, optimizer_too: bool
+) -> None:
+    told, _ = on(emulate("1xA100-80GB"), tmp_path, f"""
+        import torch
+        model = torch.nn.Sequential(torch.nn.Embedding(64, 8), torch.nn.Linear(8, 8)).cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), capturable=True)
+        batches = [torch.zeros(2, 5, dtype=torch.long, device="cuda") for _ in range(2)]
+        def passes():
+            for batch in batches:
+                model(batch).sum().backward()
+            if {optimizer_too}:
+                optimizer.step()
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                passes()
+                {optimizer_too} or optimizer.step()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            passes()
+        for _ in range(3):
+            graph.replay()
+            {optimizer_too} or optimizer.step()
+        torch.cuda.synchronize()
+    """)  # fmt: skip
+    assert told.micro_steps == [2] * 4
+    assert told.shapes == [[[2, 5]]] * 8
+    assert told.seen[-1].backwards == 10
+
+
+def test_ranks_on_emulated_cards_send_objects(emulate: Emulate, tmp_path: Path) -> None:
+    cards = emulate("2xA100-80GB")
+    (tmp_path / "rank.py").write_text(dedent("""
+        import torch, torch.distributed as dist
+        dist.init_process_group("nccl")
+        rank = dist.get_rank()
+        torch.cuda.set_device(rank)
+        others, sent, shown = [None, None], [None], ["a" * rank, rank]
+        dist.all_gather_object(others, {"a" * 50 * rank: rank})
+        dist.broadcast_object_list(shown, src=0)
+        if rank:
+            dist.recv_object_list(sent, src=0, use_batch=True)
+            print([others == [{"": 0}, {"a" * 50: 1}], sent, shown])
+        else:
+            dist.send_object_list([{"a": 1}], dst=1, use_batch=True)
+        dist.destroy_process_group()
+    """))  # fmt: skip
+    out = on(cards, tmp_path, """
+        import subprocess, sys
+        subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+                        "--standalone", "rank.py"], check=True)
+    """)[-1]  # fmt: skip
+    assert out == "[True, [{'a': 1}], ['', 0]]\n"

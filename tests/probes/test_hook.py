@@ -474,6 +474,34 @@ def test_the_end_of_the_channel_ends_a_process_that_sleeps(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+def test_a_look_computes_no_checkpoint_again(tmp_path: Path) -> None:
+    (told,), code, out = watched(tmp_path, """
+        import torch
+        from torch.utils.checkpoint import checkpoint
+        ran = []
+        class CompiledFunction(torch.autograd.Function):  # as torch.compile's is called
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x, torch.zeros(7, 7, dtype=torch.long))
+                return 2 * x
+            @staticmethod
+            def backward(ctx, grad):
+                return 2 * grad
+        table = torch.nn.Embedding(50, 4)
+        def whole(tokens):
+            ran.append(1)
+            return CompiledFunction.apply(table(tokens))
+        optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+        for _ in range(4):
+            tokens = torch.zeros(2, 5, dtype=torch.long)
+            checkpoint(whole, tokens, use_reentrant=False).sum().backward()
+            optimizer.step()
+        print(len(ran))
+    """)  # fmt: skip
+    assert (code, out) == (0, "8\n")
+    assert told.shapes == [[[2, 5]]] * 3
+
+
 def test_compiled_models_are_seen(tmp_path: Path) -> None:
     program = (
         MODEL

@@ -9,6 +9,7 @@ static const double HOST = 1.5;
 
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
 static struct stream standard[MOST_UNITS];
+static int captures;  // that have not ended
 static double now, latest[MOST_UNITS], blocking[MOST_UNITS];  // of the host, and of each card
 
 struct stream *stream_of(void *handle) {
@@ -49,6 +50,14 @@ void enqueue(void *handle, double ns, const char *name) {
   struct stream *stream = stream_of(handle);
   int legacy = stream == &standard[stream->unit];
   pthread_mutex_lock(&guard);
+  if (stream->graph) {
+    now += host_worked();
+    stream->captured += ns;
+    stream->graph->ns = later(stream->graph->ns, stream->captured);
+    stream->graph->nodes++;
+    pthread_mutex_unlock(&guard);
+    return;
+  }
   now += LAUNCH + host_worked();
   double start = later(stream->ready, now);
   if (legacy) start = later(start, blocking[stream->unit]);
@@ -60,13 +69,54 @@ void enqueue(void *handle, double ns, const char *name) {
   pthread_mutex_unlock(&guard);
 }
 
-double stamp(void *handle) { return later(stream_of(handle)->ready, now); }
+double stamp(void *handle, struct graph **graph) {
+  struct stream *stream = stream_of(handle);
+  *graph = stream->graph;
+  return stream->graph ? stream->captured : later(stream->ready, now);
+}
 
-void follow(void *handle, double until) {
+static void join(struct stream *stream, struct graph *graph) {
+  stream->graph = graph;
+  stream->captured = 0;
+  stream->next = graph->first->next;
+  graph->first->next = stream;
+}
+
+void follow(void *handle, double until, struct graph *graph) {
   struct stream *stream = stream_of(handle);
   pthread_mutex_lock(&guard);
-  stream->ready = later(stream->ready, until);
+  if (graph && graph->first && !stream->graph) join(stream, graph);
+  if (stream->graph && stream->graph == graph)
+    stream->captured = later(stream->captured, until);
+  else if (!graph && !stream->graph)
+    stream->ready = later(stream->ready, until);
   pthread_mutex_unlock(&guard);
+}
+
+void capture(void *handle) {
+  static unsigned long long ids;
+  struct stream *stream = stream_of(handle);
+  struct graph *made = calloc(1, sizeof *made);
+  pthread_mutex_lock(&guard);
+  captures++;
+  *made = (struct graph){.id = ++ids, .first = stream};
+  stream->graph = made;
+  stream->captured = 0;
+  stream->next = NULL;
+  pthread_mutex_unlock(&guard);
+}
+
+// A graph is kept: an event may know it.
+struct graph *end_capture(void *handle) {
+  struct stream *stream = stream_of(handle);
+  struct graph *graph = stream->graph;
+  if (!graph || graph->first != stream) return NULL;
+  pthread_mutex_lock(&guard);
+  for (struct stream *each = stream; each; each = each->next) each->graph = NULL;
+  graph->first = NULL;
+  captures--;
+  pthread_mutex_unlock(&guard);
+  return graph;
 }
 
 void host_waits(double until) {
@@ -75,4 +125,16 @@ void host_waits(double until) {
   pthread_mutex_unlock(&guard);
 }
 
-void host_waits_for(int unit) { host_waits(latest[unit]); }
+int host_waits_on(void *stream) {
+  struct graph *graph;
+  double until = stamp(stream, &graph);
+  if (graph) return -1;
+  host_waits(until);
+  return 0;
+}
+
+int host_waits_for(int unit) {
+  if (captures) return -1;
+  host_waits(latest[unit]);
+  return 0;
+}

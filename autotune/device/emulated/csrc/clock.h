@@ -7,9 +7,19 @@
 #define CLOCK_H
 #include "state.h"
 
+struct graph {
+  unsigned long long id;
+  size_t nodes;
+  double ns;  // of all of it, from its first work's start
+  struct stream *first;
+};
+
 struct stream {
   int unit, priority, blocking;  // blocking: waits for the legacy default stream, and it for this
   double ready;
+  struct graph *graph;  // into which its work is captured; NULL if it runs
+  double captured;      // when it is through with what is captured, from the graph's start
+  struct stream *next;  // of those that are captured into the same graph
 };
 
 PUBLIC struct stream *stream_of(void *handle);  // of CUDA's default streams, too
@@ -17,10 +27,16 @@ PUBLIC struct stream *new_stream(unsigned flags, int priority);
 
 // Work that takes the card `ns`. `name` is for the file in AUTOTUNE_EMULATED_TRACE.
 PUBLIC void enqueue(void *stream, double ns, const char *name);
-PUBLIC double stamp(void *stream);                // an event's time: all earlier work is done
-PUBLIC void follow(void *stream, double until);   // later work waits
+// An event's time: all earlier work is done. Of a captured stream, in its graph, which `graph` gets.
+PUBLIC double stamp(void *stream, struct graph **graph);
+PUBLIC void follow(void *stream, double until, struct graph *graph);  // later work waits
+// Work of this stream, and of those that wait for it, is captured from now on.
+PUBLIC void capture(void *stream);
+PUBLIC struct graph *end_capture(void *stream);  // NULL where the stream did not begin it
 PUBLIC void host_waits(double until);
-PUBLIC void host_waits_for(int unit);             // for all streams of a card
+// For one stream, or all of a card. -1, and no wait, while work is captured.
+PUBLIC int host_waits_on(void *stream);
+PUBLIC int host_waits_for(int unit);
 PUBLIC void host_copied(void);                    // what the host did since its last call was no work
 
 // What work costs, by its kind (costs.c).

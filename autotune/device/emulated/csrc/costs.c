@@ -40,7 +40,7 @@ void run_copy(void *stream, void *to, const void *from, uint64_t size, int waits
     waits |= pageable && !on_card;
   }
   enqueue(stream, START + ns, "copy");
-  if (waits) host_waits(stamp(stream));
+  if (waits) host_waits_on(stream);
   copy(to, from, size);
   host_copied();
 }

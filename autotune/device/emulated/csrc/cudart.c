@@ -304,6 +304,7 @@ cudaError_t cudaGetSymbolAddress(void **at, const void *symbol) { return cudaMal
 struct event {
   int unit, recorded;
   double ns;
+  struct graph *graph;  // where it is recorded by a captured stream
 };
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority) {
@@ -330,7 +331,7 @@ cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority) {
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
-  *status = cudaStreamCaptureStatusNone;
+  *status = stream_of(stream)->graph ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
 
@@ -344,7 +345,9 @@ cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, enum cudaStreamCapt
                                         unsigned long long *id, cudaGraph_t *graph,
                                         const cudaGraphNode_t **nodes, size_t *count) {
 #endif
-  if (id) *id = 0;
+  struct graph *captured = stream_of(stream)->graph;
+  if (id) *id = captured ? captured->id : 0;
+  if (graph) *graph = (cudaGraph_t)captured;
   if (count) *count = 0;
   return cudaStreamIsCapturing(stream, status);
 }
@@ -379,8 +382,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
   struct event *event = (struct event *)handle;
   if (event->unit != stream_of(stream)->unit) return result(cudaErrorInvalidResourceHandle);
-  event->ns = stamp(stream);
-  event->recorded = 1;
+  event->ns = stamp(stream, &event->graph);
+  event->recorded = !event->graph;
   return cudaSuccess;
 }
 
@@ -394,18 +397,17 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
-  follow(stream, ((struct event *)event)->ns);
+  struct event *after = (struct event *)event;
+  follow(stream, after->ns, after->graph);
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  host_waits(stamp(stream));
-  return cudaSuccess;
+  return result(host_waits_on(stream) ? cudaErrorStreamCaptureUnsupported : cudaSuccess);
 }
 
 cudaError_t cudaDeviceSynchronize(void) {
-  host_waits_for(current_unit());
-  return cudaSuccess;
+  return result(host_waits_for(current_unit()) ? cudaErrorStreamCaptureUnsupported : cudaSuccess);
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t first, cudaEvent_t second) {
@@ -413,6 +415,41 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t first, cudaEvent_t secon
   if (!from->recorded || !to->recorded || from->unit != to->unit)
     return result(cudaErrorInvalidResourceHandle);
   *ms = (to->ns - from->ns) / 1e6;
+  return cudaSuccess;
+}
+
+// -------------------------------------------------------------------------------------- graphs
+
+// A graph takes as long as its longest chain of work, and the host one launch.
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
+  if (stream_of(stream)->graph || (uintptr_t)stream <= 2) return result(cudaErrorIllegalState);
+  capture(stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
+  *graph = (cudaGraph_t)end_capture(stream);
+  return result(*graph ? cudaSuccess : cudaErrorStreamCaptureUnmatched);
+}
+
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count) {
+  *count = ((struct graph *)graph)->nodes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, unsigned long long flags) {
+  *made = (cudaGraphExec_t)graph;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *made, cudaGraph_t graph,
+                                          unsigned long long flags) {
+  return cudaGraphInstantiate(made, graph, flags);
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  enqueue(stream, ((struct graph *)graph)->ns, "graph");
   return cudaSuccess;
 }
 
@@ -426,6 +463,7 @@ const char *cudaGetErrorString(cudaError_t error) {
     case cudaErrorInvalidDevice: return "invalid device ordinal";
     case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
     case cudaErrorInvalidResourceHandle: return "invalid resource handle";
+    case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
     case cudaErrorNotSupported: return "operation not supported";
     default: return "error of an emulated GPU";
   }
