@@ -1,7 +1,8 @@
 """A training script as a user would write it, which evaluates and saves now and then.
 
-`phased_script.py --batch N --eval-every N --eval-batch N --save-every N`: 0 is never. A save holds
-copies of the model, `--copies` of them.
+`phased_script.py --batch N --eval-every N --eval-batch N --save-every N`: 0 is never. With
+`--eval-times N` evaluation has so many training batches at once. A save holds copies of the
+model, `--copies` of them.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--batch", type=int, default=4)
 parser.add_argument("--eval-every", type=int, default=40)
 parser.add_argument("--eval-batch", type=int, default=0)
+parser.add_argument("--eval-times", type=int, default=0)
 parser.add_argument("--save-every", type=int, default=40)
 parser.add_argument("--copies", type=int, default=0)
 parser.add_argument("--device", default="cpu")
 args = parser.parse_args()
+rows = args.eval_batch or args.eval_times * args.batch
 
 torch.manual_seed(0)
 layers = nn.Dropout(0.1), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, VOCABULARY)
@@ -39,10 +42,10 @@ for number in range(1, 1_000_000):
     loss_of(args.batch).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     optimizer.zero_grad()
-    if args.eval_batch and number % args.eval_every == 0:
+    if rows and number % args.eval_every == 0:
         model.eval()
         with torch.no_grad():
-            loss_of(args.eval_batch)
+            loss_of(rows)
         model.train()
     if args.copies and number % args.save_every == 0:
         with tempfile.TemporaryDirectory() as folder:

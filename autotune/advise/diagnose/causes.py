@@ -246,7 +246,7 @@ _EVALUATION = re.compile(
 )
 _SAVING = re.compile(
     r"in \w*(?:save_(?:ckpt|checkpoint|model|state)|state_dict_hook)|state_dict\(\) call"
-    r"|serialization\.py\", line \d+, in _?save|in (?:async_save|save_file|save_pretrained)\b"
+    r"|serialization\.py:\d+ in _?save|in (?:async_save|save_file|save_pretrained)\b"
     r"|in (?:get_(?:model_|optimizer_)?state_dict|_?full_\w*state_dict|\w*optim_state_dict)\b"
 )
 _LOGITS = re.compile(
@@ -265,7 +265,7 @@ def _before_training(event: Event, context: Context) -> Cause | None:
             "before training started", "memory ran out while DeepSpeed was set up: its buffers and"
             " the optimizer's master weights; no batch was seen yet",
         )  # fmt: skip
-    if _LOADING.search(trace) or "when warming up" in event.text:
+    if (_LOADING.search(trace) and not _SAVING.search(trace)) or "when warming up" in event.text:
         return Cause(
             "loading the model", "memory ran out while the model was loaded: every rank loads it"
             " whole, unless it is sharded; no batch was seen yet",
