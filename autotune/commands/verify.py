@@ -98,8 +98,10 @@ def exit_of(found: Verified) -> ExitCode:
 
 def lines(found: Verified) -> list[str]:
     """What it came to, for people."""
+    from autotune.show.report.result import not_seen
     from autotune.show.report.text import si
     from autotune.units import gib
+    from autotune.wire.reports import DURING
 
     if found.tokens_per_s is None or found.share_of_measured is None or found.peak_bytes is None:
         said = [
@@ -108,6 +110,7 @@ def lines(found: Verified) -> list[str]:
         ]
         return said + _other(found)
     first, *_, last = found.quarters
+    during = f" {DURING[found.peak_in]}" if found.peak_in else ""
     growth_bytes = found.growth_bytes_per_100_steps
     grown = "" if growth_bytes is None else (
         f"; memory held grew by {growth_bytes / 2**20:.1f} MiB in 100 steps"
@@ -118,8 +121,8 @@ def lines(found: Verified) -> list[str]:
         f" {found.steps} steps, {found.share_of_measured:.1%} of what the study measured",
         f"Quarters: {', '.join(si(each) for each in found.quarters)} tokens/s; the last is"
         f" {last / first:.1%} of the first",
-        f"Peak: {gib(found.peak_bytes)}, {gib(found.limit_bytes)} are allowed; allocator retries"
-        f" {found.alloc_retries}{grown}",
+        f"Peak: {gib(found.peak_bytes)}{during}, {gib(found.limit_bytes)} are allowed; allocator"
+        f" retries {found.alloc_retries}{grown}",
     ]
     if found.cannot_tell:
         said.insert(1, f"Slower, but {found.cannot_tell}")
@@ -130,7 +133,7 @@ def lines(found: Verified) -> list[str]:
             " was busier or slower then; run the study again, since another configuration may be"
             " the best now",
         )
-    return said + _other(found)
+    return said + not_seen(found.unseen) + _other(found)
 
 
 def _other(found: Verified) -> list[str]:

@@ -37,6 +37,10 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Held = Annotated[str, Meta(pattern="^(fp32|bf16|fp16|8 bit)$")]
 Ceiling = Annotated[float, Meta(gt=0, le=1)]
 
+Phase = Literal["train", "evaluate", "save"]
+PHASES: tuple[Phase, ...] = ("train", "evaluate", "save")
+"""What a script does in a run."""
+
 MOST_BYTES = 16 * 2**20
 UNKNOWN = "unknown"
 FINALS = "finals"
@@ -146,6 +150,17 @@ class PeakBytes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PhaseTook:
+    """The peaks of a phase of a script, and how long it took."""
+
+    peak_bytes: PeakBytes
+    seconds: float
+    """Of all times together; 0 of training."""
+    count: Count
+    """How often it was seen; 0 of training."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Measured:
     """Rates over all ranks, and peaks."""
 
@@ -176,6 +191,9 @@ class Measured:
     """Of the tokens of a batch, that are no padding; None where all samples have one length. Steps
     and rates, which count no padding, are those of the mix of lengths: expected ones where the
     longest alone was measured, as in a cell that is not confirmed."""
+    phases: dict[Phase, PhaseTook] | None = None
+    """Peaks in each phase, where a script was seen to do more than train. `peak_bytes` has the
+    largest of all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,6 +276,10 @@ class Verified:
     """How the devices differ from those of the study."""
     faster: bool = False
     """Whether every quarter was faster than the noise of the study's measurements explains."""
+    peak_in: Phase | None = None
+    """The phase of a script whose peak was above training's."""
+    unseen: tuple[Phase, ...] | None = None
+    """As in the result, of this run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,6 +317,9 @@ class Best:
     """All candidates of the search, whether it tried them or not."""
     prediction: PeakErrors | None = None
     verified: Verified | None = None
+    unseen: tuple[Phase, ...] | None = None
+    """What a script was not seen to do in the runs of `config`; None of models, which only
+    train, and of recordings."""
     length_mix: LengthMix | None = None
     """Lengths of the samples that it was measured on; None where all are of config.seq_len."""
     exports: dict[str, dict[str, Any]]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Measurement, Objective, Record, Verdict, measurement
 from autotune.space.workload import Workload
-from autotune.wire.reports import Conditions, Peaks, Ran
+from autotune.wire.reports import Conditions, InPhase, Peaks, Ran
 from autotune.wire.stopping import Interval
 
 MAX_TIE = 0.01
@@ -247,6 +247,7 @@ def pool(rounds: Sequence[Record], workload: Workload) -> Record:
             compile_s=max(m.compile_s for m in measured),
             ran=_pooled_run([m.ran for m in measured]),
             mean_power_w=_pooled_power_w([m.mean_power_w for m in measured]),
+            phases=InPhase.largest([m.phases for m in measured]),
         ),
     )
     return replace(first, outcome=outcome)

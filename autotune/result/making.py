@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from autotune.result.best import (
     FINALS,
+    PHASES,
     UNKNOWN,
     Best,
     BestLimits,
@@ -18,6 +20,8 @@ from autotune.result.best import (
     Measured,
     PeakBytes,
     PeakErrors,
+    Phase,
+    PhaseTook,
     StepTime,
     Sure,
     Tie,
@@ -25,10 +29,10 @@ from autotune.result.best import (
 from autotune.result.choice import Certainty, Choice
 from autotune.space.candidate import Candidate
 from autotune.space.engines import engine_of
-from autotune.space.outcome import Measurement, Objective, Record, Verdict
+from autotune.space.outcome import Measurement, Objective, Record, Verdict, phase_of_peak
 from autotune.space.space import Limits, Space
 from autotune.space.workload import Workload
-from autotune.wire.reports import Ran
+from autotune.wire.reports import InPhase, Peaks, Ran
 
 
 def best_of(
@@ -74,6 +78,7 @@ def best_of(
         candidates=len(space.candidates),
         prediction=_prediction(records, of_script=space.workload.of_script),
         length_mix=space.workload.length_mix,
+        unseen=unseen(choice.record.measured.phases) if command is not None else None,
         exports=_exports(
             choice.record.candidate,
             space.workload.over(winner.config.replicas),
@@ -232,9 +237,7 @@ def _measured(found: Measurement, limits: Limits) -> Measured:
         samples_per_s=found.samples_per_s,
         model_flops_per_s=found.model_flops_per_s,
         step_s=StepTime(**asdict(found.step)),
-        peak_bytes=PeakBytes(
-            peaks.device_bytes, peaks.reserved_bytes, peaks.allocated_bytes, peaks.host_bytes
-        ),
+        peak_bytes=_peak_bytes(peaks),
         share_of_capacity=peaks.device_bytes / limits.capacity_bytes,
         headroom_bytes=limits.limit_bytes - peaks.device_bytes,
         disturbed_share=found.disturbed_share,
@@ -245,6 +248,32 @@ def _measured(found: Measurement, limits: Limits) -> Measured:
         rows=None if found.ran is None or found.ran.rows == 1 else found.ran.rows,
         joules_per_token=found.joules_per_token,
         real_share=found.real_share,
+        phases={_phase(name): _took(each) for name, each in found.phases.items()} or None,
+    )
+
+
+def unseen(phases: Mapping[str, InPhase]) -> tuple[Phase, ...]:
+    """The phases beside training that are not among `phases`."""
+    return tuple(name for name in PHASES[1:] if name not in phases or not phases[name].count)
+
+
+def peak_phase(phases: Mapping[str, InPhase]) -> Phase | None:
+    """The phase with the largest peak; None where that is training."""
+    name = phase_of_peak(phases, "device_bytes", sys.maxsize)
+    return _phase(name) if name not in ("", PHASES[0]) else None
+
+
+def _took(found: InPhase) -> PhaseTook:
+    return PhaseTook(peak_bytes=_peak_bytes(found.peaks), seconds=found.seconds, count=found.count)
+
+
+def _phase(name: str) -> Phase:
+    return next(phase for phase in PHASES if phase == name)
+
+
+def _peak_bytes(peaks: Peaks) -> PeakBytes:
+    return PeakBytes(
+        peaks.device_bytes, peaks.reserved_bytes, peaks.allocated_bytes, peaks.host_bytes
     )
 
 

@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.errors import UsageError
@@ -42,7 +42,7 @@ _AXES = tuple(name for name in AXES if name != "own")
 PREFIX = "AUTOTUNE_"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command:
     """The command as the user wrote it, with the user's own axes and values of placeholders."""
 
@@ -52,6 +52,8 @@ class Command:
     """Values by `--set`."""
     folder: Path
     """The folder in which it starts."""
+    phase_args: str = ""
+    """Words after it that have it evaluate and save soon."""
 
     def __post_init__(self) -> None:
         """Raises `UsageError` for a command that could not be started."""
@@ -85,6 +87,12 @@ class Command:
         program = self._words(words)[0]
         if not _PLACEHOLDER.search(program) and not self._found(program):
             raise UsageError(f"--script: {program}: command not found")
+
+    @property
+    def with_phases(self) -> Command:
+        """The same, so that it evaluates and saves soon."""
+        whole = f"{self.template} {self.phase_args}".rstrip()
+        return replace(self, template=whole, phase_args="")
 
     @property
     def placeholders(self) -> tuple[str, ...]:

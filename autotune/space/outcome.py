@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from itertools import pairwise
@@ -13,7 +13,7 @@ from autotune.space.candidate import Candidate
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
 from autotune.units import gib
-from autotune.wire.reports import Conditions, Peaks, Ran
+from autotune.wire.reports import DURING, TRAIN, Conditions, InPhase, Peaks, Ran
 from autotune.wire.stopping import Interval, interval
 
 Objective = Literal["flops", "tokens_per_s", "samples_per_s", "tokens_per_joule"]
@@ -92,6 +92,8 @@ class Measurement:
     are then those of the mix: expected ones if only the longest samples ran."""
     slices_s: tuple[float, ...] = ()
     """Median step times of even slices of the timed steps, in the order of time."""
+    phases: dict[str, InPhase] = field(default_factory=dict)
+    """Peaks by phase, where a script was seen to do more than train."""
 
     @property
     def step_times(self) -> dict[int, float]:
@@ -249,6 +251,7 @@ def measurement(
     mean_power_w: float | None = None,
     ran: Ran | None = None,
     slices_s: tuple[float, ...] = (),
+    phases: Mapping[str, InPhase] | None = None,
 ) -> Measurement:
     """The measurement that follows from `step` seconds per optimizer step at that mean power, for
     `candidate` or for what `ran`."""
@@ -272,6 +275,7 @@ def measurement(
         joules_per_token=mean_power_w and mean_power_w / tokens_per_s,
         real_share=workload.real_share(candidate),
         slices_s=slices_s,
+        phases=dict(phases or {}),
     )
 
 
@@ -308,23 +312,42 @@ def step_cost_for(
     return work / value
 
 
-def judge(peaks: Peaks, limits: Limits, offloaded_bytes: int = 0) -> tuple[Verdict, str]:
+def phase_of_peak(phases: Mapping[str, InPhase], field: str, above: int) -> str:
+    """The phase that has the largest of that field of its peaks, if training stays below `above`;
+    else empty."""
+    sizes: dict[str, int] = {name: getattr(each.peaks, field) for name, each in phases.items()}
+    return max(sizes, key=sizes.__getitem__) if sizes.get(TRAIN, above + 1) <= above else ""
+
+
+def judge(
+    peaks: Peaks,
+    limits: Limits,
+    offloaded_bytes: int = 0,
+    phases: Mapping[str, InPhase] | None = None,
+) -> tuple[Verdict, str]:
     """Whether measured `peaks` keep within `limits`, and the reason where they do not.
 
     `offloaded_bytes` is what offload moved to the host, over all ranks.
     """
+
+    def during(field: str, above: int) -> str:
+        phase = phase_of_peak(phases or {}, field, above)
+        return f" {DURING[phase]}" if phase else ""
+
     if peaks.device_bytes > limits.limit_bytes:
+        where = during("device_bytes", limits.limit_bytes)
         return Verdict.OVER_CEILING, (
-            f"peak {gib(peaks.device_bytes)} is over the ceiling of {gib(limits.limit_bytes)}"
-            f" ({limits.ceiling:.0%} of {gib(limits.capacity_bytes)})"
+            f"peak {gib(peaks.device_bytes)}{where} is over the ceiling of"
+            f" {gib(limits.limit_bytes)} ({limits.ceiling:.0%} of {gib(limits.capacity_bytes)})"
         )
     if peaks.alloc_retries:
         return Verdict.OVER_CEILING, (
             f"the allocator had to retry {peaks.alloc_retries} times in timed steps: unstable"
         )
     if peaks.host_bytes > limits.host_limit_bytes:
+        where = during("host_bytes", limits.host_limit_bytes)
         return Verdict.OVER_HOST_CEILING, (
-            f"host peak {gib(peaks.host_bytes)} is over the host ceiling of"
+            f"host peak {gib(peaks.host_bytes)}{where} is over the host ceiling of"
             f" {gib(limits.host_limit_bytes)}; about {gib(offloaded_bytes)} of it is offload"
         )
     return Verdict.OK, ""

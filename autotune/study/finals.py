@@ -166,6 +166,7 @@ class Finals:
             needed_step_s=None,
             fresh=True,
             mixed=True,
+            phases=True,
         )
         return Work(
             job=job,

@@ -41,7 +41,7 @@ class Judge:
         state = state_bytes(self._space.workload, job.candidate)
         mine = state.host + state.passing + kept_on_host(self._space.workload, job.candidate)
         moved = mine * self._space.workload.ranks_on_a_node
-        verdict, reason = judge(found.peaks, self._space.limits, int(moved))
+        verdict, reason = judge(found.peaks, self._space.limits, int(moved), found.phases)
         if verdict == Verdict.OK:
             verdict, reason = result.verdict, outcome.reason
             if verdict == Verdict.PRUNED:
@@ -73,6 +73,7 @@ class Judge:
             kernels=report.attention,
             compile_s=report.compile_s,
             ran=report.ran,
+            phases=report.phases,
             mean_power_w=power_w,
             slices_s=in_slices(report.step_s, step.median / ran.median),
         )

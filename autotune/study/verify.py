@@ -19,6 +19,7 @@ from autotune.measure.runner.wiring import Wiring
 from autotune.measure.testbed import REPLAY, open_testbed
 from autotune.result.best import Best, Verified
 from autotune.result.hardware import other_hardware
+from autotune.result.making import peak_phase, unseen
 from autotune.space.axes import AXES
 from autotune.space.candidate import Candidate
 from autotune.space.models import where
@@ -122,7 +123,7 @@ class Training:
         accum = self.best.config.grad_accum
         job = Job(
             candidate=self.candidate, grad_accum=accum, micro_steps=accum, rule=rule,
-            needed_step_s=None, fresh=fresh, mixed=True,
+            needed_step_s=None, fresh=fresh, mixed=True, phases=not fresh,
         )  # fmt: skip
         step_s = self.best.cycle_steps * self.best.measured.step_s.median
         patience_s = PATIENCE_S + 3 * rule.timed_steps * step_s
@@ -325,4 +326,6 @@ def _verified(best: Best, before: Report, after: Report, on: Device | None = Non
         growth_bytes_per_100_steps=None if best.command else grown_bytes * 100 / made,
         other_hardware=other_hardware(best, on) or None,
         faster=_is_faster(best, quarters),
+        peak_in=peak_phase(after.phases) if best.command else None,
+        unseen=unseen(after.phases) if best.command else None,
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from autotune.wire.reports import Peaks
+from autotune.wire.reports import InPhase, Peaks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,8 @@ class Step:
     shapes: list[list[list[int]]]
     """Shapes of observed batches by [micro-step][tensor]: (samples, tokens), (samples,), or
     none."""
+    phases: list[str] = field(default_factory=list)
+    """Phases other than training since the step before, that are no part of every step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +74,12 @@ class Seen:
     """Of one rank of several, once it was looked at."""
     optimizer: str = ""
     """Optimizer classes that stepped, e.g. "adafactor" or "adamw+muon"; empty if none."""
+    phases: dict[str, InPhase] = field(default_factory=dict)
+    """Peaks by phase; empty where there was nothing but training."""
+    phase: str = ""
+    """The phase that it is in; empty in training."""
+    oom_in: str = ""
+    """The phase in which an allocation failed last; empty in training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,3 +91,5 @@ class Left:
     kinds: list[str]
     """Class names of the error and of its causes."""
     traceback: str
+    phase: str = ""
+    """The phase that it ended; empty in training."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 
 
@@ -33,6 +33,37 @@ class Peaks:
         """The largest value of each field."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: max(getattr(each, name) for each in peaks) for name in names})
+
+
+TRAIN, EVALUATE, SAVE = "train", "evaluate", "save"
+"""Names of the phases of a run."""
+DURING = {TRAIN: "in training", EVALUATE: "in evaluation", SAVE: "while saving"}
+"""The same for people."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InPhase:
+    """What a phase of a run took."""
+
+    peaks: Peaks
+    seconds: float
+    """Of all times together; 0 of training."""
+    count: int
+    """How often it was seen; 0 of training."""
+
+    @classmethod
+    def largest(cls, several: Sequence[Mapping[str, InPhase]]) -> dict[str, InPhase]:
+        """The most of each phase."""
+        names = dict.fromkeys(name for each in several for name in each)
+        of = {name: [each[name] for each in several if name in each] for name in names}
+        return {
+            name: cls(
+                peaks=Peaks.largest([each.peaks for each in found]),
+                seconds=max(each.seconds for each in found),
+                count=max(each.count for each in found),
+            )
+            for name, found in of.items()
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,3 +186,5 @@ class Report:
     """Only of a user's own script."""
     energy: Energy | None = None
     """None if it was not counted, or the time was too short."""
+    phases: dict[str, InPhase] = field(default_factory=dict)
+    """Peaks by phase, where a script was seen to do more than train."""

@@ -11,7 +11,8 @@ it has seen enough, and ends the process.
 Contracts:
 
 - It costs microseconds a step, waits for no device, and patches no module's forward. An error in
-  it leaves the script unwatched, not broken.
+  it leaves the script unwatched, not broken. `_autotune_phases` beside it restarts the peaks that
+  torch counts where an evaluation or a save begins and ends, and nowhere else.
 - It asks CUDA in the script's own threads alone, and never while a graph is captured. A query of
   an event from another thread breaks the capture.
 - It dials before torch is imported, which may take a minute. It stays on `sys.meta_path` until
@@ -116,6 +117,12 @@ class _Watch:
         self._capacity = int(os.environ.get("AUTOTUNE_CAPACITY_BYTES", "0"))
         self._is_of_cuda = os.environ.get("AUTOTUNE_DEVICE_KIND") == "cuda"
         self._lock, self._sending = threading.Lock(), threading.Lock()
+        self.reset: Callable[[int], None] | None = None
+        """Torch's own function that restarts the peaks of a device's memory."""
+        self.phases = importlib.import_module("_autotune_phases").Phases(
+            torch, self._lock, read=self._read, restart=self._restart,
+            least_values=lambda: self._trainable // (2 * self._world_size()),
+        )  # fmt: skip
         self._begin()
 
     def _begin(self) -> None:
@@ -152,7 +159,7 @@ class _Watch:
         self._device: Any = None
         self._used = 0  # bytes of the device that are in use beyond our allocator
         self._used_at = 0.0
-        self._most: dict[str, int] = {}  # of each of the allocator's counts
+        self.phases.begin(self._lock)
 
     def forked(self) -> None:
         """This is a child now: what its parent did is not its own."""
@@ -225,6 +232,7 @@ class _Watch:
     def backward(self, tensors: Any) -> None:
         """A backward pass of these begins."""
         self.dial()
+        self.phases.backward()
         roots = [tensors] if isinstance(tensors, self._torch.Tensor) else list(tensors)
         roots = [each for each in roots if getattr(each, "grad_fn", None) is not None]
         self.uses(roots)
@@ -256,6 +264,7 @@ class _Watch:
     def replayed(self, graph: Any) -> None:
         """What this CUDA graph has runs again."""
         for found in getattr(graph, "autotune_captured", ()):
+            self.phases.backward()
             if found is not None:
                 self._since += 1
                 self._backwards += 1
@@ -318,12 +327,14 @@ class _Watch:
         whole = [each for each in self._found if each.fresh and each.fed == all_fed]
         if whole:
             self._whole_share = len(whole) / len(self._found)
+        phases = self.phases.stepped()
         with self._lock:
             told: dict[str, Any] = {
                 "micro_steps": max(1, round(self._whole_share * self._since)),
                 "waited_s": self._waited_s,
                 "tokens": tokens,
                 "samples": samples,
+                "phases": phases,
             }
             told["shapes"], self._found = [each.shapes for each in whole if each.shapes], []
             if self._last is not None:
@@ -386,6 +397,14 @@ class _Watch:
         with self._lock:
             steps, self._steps = self._steps, []
         world_size = self._world_size()
+        peaks, phases = self._peaks() if self._backwards else None, {}
+        if peaks is not None:
+            with self._lock:
+                found = self.phases.found()
+            phases = {
+                name: {"count": count, "seconds": seconds, "peaks": self._peaks_in(most)}
+                for name, (count, seconds, most) in found.items()
+            }
         self._send(
             "Seen",
             {
@@ -400,32 +419,44 @@ class _Watch:
                 "steps": steps,
                 "place": self._ranks and self._ranks.place,
                 "cpu_s": time.process_time(),
-                "peaks": self._peaks() if self._backwards else None,
+                "peaks": peaks,
+                "phases": phases,
+                "phase": self.phases.now,
                 "used_bytes": self._used,
-                "ooms": self._counts().get("num_ooms", 0),
+                "ooms": self.phases.most.get("num_ooms", 0),
+                "oom_in": self.phases.oom_in,
             },
         )
 
-    def keep(self, device: Any) -> None:
+    def keep(self, _: Any = None) -> None:
         """Remember the allocator's largest counts, which the script may start anew."""
-        counts = self._torch.cuda.memory_stats(device)
         with self._lock:
-            self._most |= {name: max(n, self._most.get(name, 0)) for name, n in counts.items()}
+            self.phases.fold()
 
-    def _counts(self) -> dict[str, int]:
-        if self._on_cuda():
-            self.keep(self._device)
-        return self._most
+    def _read(self) -> dict[str, int]:
+        """Memory of this process, and its peaks since `_restart`."""
+        found = {"host": _status_bytes("VmHWM"), "resident": _status_bytes("VmRSS")}
+        return found | (self._torch.cuda.memory_stats(self._device) if self._on_cuda() else {})
+
+    def _restart(self) -> None:
+        """Count peaks from here on."""
+        with suppress(OSError):  # where the kernel lets nobody
+            Path("/proc/self/clear_refs").write_text("5")
+        if self._on_cuda() and self.reset is not None:
+            self.reset(self._torch.cuda._utils._get_device_index(self._device))
 
     def _on_cuda(self) -> bool:
         return self._cuda and bool(self._torch.cuda.is_initialized())
 
     def _peaks(self) -> dict[str, int]:
-        host = _status_bytes("VmHWM")
+        self.keep()
+        return self._peaks_in(self.phases.most)
+
+    def _peaks_in(self, counts: dict[str, int]) -> dict[str, int]:
+        host = counts["host"]
         names = ("device_bytes", "reserved_bytes", "allocated_bytes", "active_bytes")
         if not self._on_cuda():
             return dict.fromkeys(names, host) | {"host_bytes": host, "alloc_retries": 0}
-        counts = self._counts()
         values = ("reserved_bytes", "reserved_bytes", "allocated_bytes", "active_bytes")
         found = {
             name: counts.get(f"{value}.all.peak", 0)
@@ -443,7 +474,7 @@ class _Watch:
         with suppress(Exception):  # of a device that failed; the error itself is told all the same
             self._look_at_device()
             self.tell()
-        body: dict[str, Any] = {"error": "", "kinds": [], "traceback": ""}
+        body: dict[str, Any] = {"error": "", "kinds": [], "traceback": "", "phase": ""}
         if isinstance(error, BaseException):
             text = f"{type(error).__name__}: {' '.join(str(error).split())}"
             lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
@@ -451,6 +482,7 @@ class _Watch:
                 "error": text[:ERROR_CHARACTERS],
                 "kinds": _kinds(error),
                 "traceback": lines[-TRACEBACK_CHARACTERS:],
+                "phase": self.phases.failed_in or self.phases.now,
             }
         self._send("Left", body)
 
@@ -668,6 +700,12 @@ def _watched(torch: Any, load: Callable[[Any], None]) -> None:
         traceback.print_exc()
 
 
+def _then(around: Callable[[Any], None], module: Any, load: Callable[[Any], None]) -> None:
+    """Load `module`, and change it."""
+    load(module)
+    _harmless(around)(module)
+
+
 def _unmasked(masking_utils: Any, load: Callable[[Any], None]) -> None:
     """On emulated devices, have transformers believe what it would see on real ones: all tokens
     count, and a row is one sample. It looks at values, which are not there, and makes a mask."""
@@ -771,6 +809,7 @@ def _attach(torch: Any, watch: _Watch) -> None:
     graphs = torch.cuda.CUDAGraph
     graphs.capture_end = _with(_harmless(watch.captured), graphs.capture_end, after=True)
     graphs.replay = _with(_harmless(watch.replayed), graphs.replay, after=True)
+    watch.reset = getattr(torch._C, _RESETS[0], None)
     for name in _RESETS:
         if (reset := getattr(torch._C, name, None)) is not None:
             setattr(torch._C, name, _with(_harmless(watch.keep), reset))
@@ -789,6 +828,13 @@ def _attach(torch: Any, watch: _Watch) -> None:
 
     optimizers.Optimizer.__init__ = init
     _watches.append(watch)
+    importlib.import_module("_autotune_phases").attach(
+        torch,
+        watch.phases,
+        lambda name, around: sys.meta_path.insert(
+            0, _Finder(name, functools.partial(_then, around))
+        ),
+    )
     from torch.utils.data import dataloader
 
     iterator: Any = dataloader._BaseDataLoaderIter

@@ -27,6 +27,7 @@ ALL = ("--sampler", "grid", "--budget", "1h", "--trials", "999", "--finals", "1"
 SHAPE = ("--depth", "2", "--seq-len", "64", "--gpt", "vocab_size=256")
 ONE = ("--micro-batch", "1", "--checkpointing", "none")
 GONE_S = 30.0
+PHASED = ROOT / "tests" / "support" / "phased_script.py"
 STARTED: list[subprocess.Popen[str]] = []
 
 
@@ -205,6 +206,30 @@ def test_a_script_is_launched_on_the_cards(emulate: Emulate, tmp_path: Path, dev
     )
     assert values(found, "micro_batch") == {("2",), ("4",)}
     assert all(int(row["peak_device_bytes"]) > 500 << 20 for row in found)  # with the context
+
+
+def test_a_candidate_whose_evaluation_has_no_room_makes_way_for_the_next(
+    emulate: Emulate, tmp_path: Path
+) -> None:
+    cards = emulate("1x3GiB")
+    script = f"{PYTHON} {PHASED} --device cuda --batch {{micro_batch}} --eval-times 80"
+    found = tuned(
+        cards, tmp_path / "study", "--script", f"{script} --eval-every 90000", "--micro-batch",
+        "64,256", "--phase-args", "--eval-every 5 --copies 2 --save-every 5",
+    )  # fmt: skip
+    assert values([row for row in found if row["kind"] == "search"], "micro_batch") == {
+        ("64",), ("256",)
+    }  # fmt: skip
+    finals = {row["micro_batch"]: row for row in found if row["kind"] == "final"}
+    assert finals["256"]["verdict"] in ("oom", "over_ceiling")
+    assert "in evaluation" in finals["256"]["reason"]
+    best = Best.read(tmp_path / "study" / "best.json")
+    assert (best.config.micro_batch, best.unseen) == (64, ())
+    phases = best.measured.phases
+    assert phases is not None
+    train, evaluate = phases["train"].peak_bytes, phases["evaluate"].peak_bytes
+    assert train.device + (256 << 20) < evaluate.device == best.measured.peak_bytes.device
+    assert train.allocated + (256 << 20) < evaluate.allocated
 
 
 def test_another_card_is_no_place_to_go_on_and_the_same_one_verifies(

@@ -33,7 +33,12 @@ def net():
 
 
 @pytest.mark.parametrize(
-    ("source", "later"), [(SOURCE, {"torch.utils.data"}), (HOOK / "_autotune_ranks.py", set())]
+    ("source", "later"),
+    [
+        (SOURCE, {"torch.utils.data"}),
+        (HOOK / "_autotune_ranks.py", set()),
+        (HOOK / "_autotune_phases.py", set()),
+    ],
 )
 def test_it_needs_the_standard_library_alone(source: Path, later: set[str]) -> None:
     tree = ast.parse(source.read_text(encoding="utf-8"))

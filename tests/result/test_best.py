@@ -439,7 +439,7 @@ OPTIONAL = {"width", "vocab_size", "headroom_bytes", "disturbed_share", "host_ca
             "host_ceiling", "finals", "prediction", "sure", "dtypes", "real_share", "length_mix",
             "kernels", "compile_s", "verified", "joules_per_token", "pareto", "same_batch",
             "candidates", "update_share", "tokens", "waiting_share", "rows", "command", "nodes",
-            "repeats", "unconfirmed", "device", "data_parallel", "degrees",
+            "repeats", "unconfirmed", "device", "data_parallel", "degrees", "phases", "unseen",
             *ASKED_AXES} - {"optimizer"}  # fmt: skip
 
 

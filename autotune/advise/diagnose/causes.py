@@ -240,9 +240,14 @@ _OPTIMIZER = re.compile(
     r"torch/optim/|in _init_group|exp_avg|optimizer\.step\(|[/\\]optim[/\\](?:adam|optimizer)"
     r"|bitsandbytes/optim|apex/optimizers|optimizers/fused_|_init_optimizer_state"
 )
-_EVALUATION = re.compile(r"in (?:evaluat\w+|predict\w*|nested_concat|torch_pad_and_concatenate)\b")
+_EVALUATION = re.compile(
+    r"in (?:evaluat\w+|predict\w*|nested_concat|torch_pad_and_concatenate|validat(?:e|ion_\w+)"
+    r"|(?:_?run|do)_(?:eval|validation)\w*|(?:eval|val)_(?:step|loop|epoch)|estimate_loss)\b"
+)
 _SAVING = re.compile(
     r"in \w*(?:save_(?:ckpt|checkpoint|model|state)|state_dict_hook)|state_dict\(\) call"
+    r"|serialization\.py:\d+ in _?save|in (?:async_save|save_file|save_pretrained)\b"
+    r"|in (?:get_(?:model_|optimizer_)?state_dict|_?full_\w*state_dict|\w*optim_state_dict)\b"
 )
 _LOGITS = re.compile(
     r"cross_entropy|lm_head|logits|loss_function|ForCausalLMLoss|log_softmax|loss_utils\.py"
@@ -260,7 +265,7 @@ def _before_training(event: Event, context: Context) -> Cause | None:
             "before training started", "memory ran out while DeepSpeed was set up: its buffers and"
             " the optimizer's master weights; no batch was seen yet",
         )  # fmt: skip
-    if _LOADING.search(trace) or "when warming up" in event.text:
+    if (_LOADING.search(trace) and not _SAVING.search(trace)) or "when warming up" in event.text:
         return Cause(
             "loading the model", "memory ran out while the model was loaded: every rank loads it"
             " whole, unless it is sharded; no batch was seen yet",

@@ -66,6 +66,8 @@ class Job:
     """What ends at the deadline, for people."""
     mixed: bool = False
     """Run drawn lengths, and not the longest samples alone, where the workload has several."""
+    phases: bool = False
+    """Have a script reach its evaluation and its save, where the user said how."""
 
 
 OUT_OF_BUDGET = "the budget ended during this probe"

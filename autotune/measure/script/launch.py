@@ -26,7 +26,7 @@ from autotune.wire.cores import CpuTimes
 from autotune.wire.hook import Left, Seen
 from autotune.wire.messages import Message, WireError
 from autotune.wire.ranks import Hello
-from autotune.wire.reports import Peaks
+from autotune.wire.reports import InPhase, Peaks
 
 END_S = 5.0
 LAST_WORDS_S = 1.0
@@ -158,21 +158,35 @@ class Launch:
         """The most that any rank held; the host's is of all processes of the launch, now."""
         each = []
         for process in ranks.all:
-            seen = process.latest
-            if seen is None or seen.peaks is None:
-                continue
-            outside = 0
-            if seen.used_bytes:
-                before = self.in_use[seen.rank % len(self.in_use)]
-                outside = max(0, seen.used_bytes - before)
-            peaks = replace(seen.peaks, device_bytes=seen.peaks.device_bytes + outside)
-            each.append(replace(peaks, alloc_retries=max(0, peaks.alloc_retries - retries_before)))
+            if process.latest is not None and process.latest.peaks is not None:
+                peaks = self._whole(process.latest, process.latest.peaks)
+                retries = max(0, peaks.alloc_retries - retries_before)
+                each.append(replace(peaks, alloc_retries=retries))
         host = 0
         for below in self._below():
             with suppress(psutil.Error):
                 host += below.memory_full_info().pss
         largest = Peaks.largest(each)
         return replace(largest, host_bytes=max(host, largest.host_bytes))
+
+    def phases(self, ranks: Ranks) -> dict[str, InPhase]:
+        """The most of each phase, over all ranks."""
+        return InPhase.largest([
+            {name: replace(found, peaks=self._whole(seen, found.peaks))
+             for name, found in seen.phases.items()}
+            for process in ranks.all if (seen := process.latest) is not None
+        ])  # fmt: skip
+
+    @property
+    def in_phase(self) -> bool:
+        """Whether any of its processes evaluates or saves now."""
+        return any(p.latest is not None and p.latest.phase for p in self.processes if not p.gone)
+
+    def _whole(self, seen: Seen, peaks: Peaks) -> Peaks:
+        """`peaks` with what this launch holds of the device outside the allocator."""
+        before = self.in_use[seen.rank % len(self.in_use)]
+        outside = max(0, seen.used_bytes - before) if seen.used_bytes else 0
+        return replace(peaks, device_bytes=peaks.device_bytes + outside)
 
     def end(self) -> None:
         """No process of the launch is left when this returns, and nothing that it wrote."""

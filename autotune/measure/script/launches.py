@@ -38,7 +38,7 @@ from autotune.units import gib
 from autotune.wire.emulated import emulating, why
 from autotune.wire.faults import DEVICE_MEMORY, HOST_MEMORY, PINNING
 from autotune.wire.hook import Left
-from autotune.wire.reports import Report
+from autotune.wire.reports import DURING, EVALUATE, SAVE, Report
 from autotune.wire.stopping import Phase, Steps
 
 HOOK = CHECKOUT / "probes" / "hook"
@@ -46,6 +46,11 @@ CHECKED_STEPS = 2
 """After so many steps, what ran is compared with what was asked for."""
 ENDLESS = 64
 """Backward passes of one micro-step without an optimizer's step, that show that there is none."""
+LEAST_PATIENCE_S, PATIENCE_SHARE = 10.0, 0.05
+"""A launch is kept for so long after its steps were timed, at least, or for that share of the
+budget, until it has evaluated and saved."""
+LEFT_S = 2.0
+"""Before the deadline, a launch that was timed waits for nothing any more."""
 HEEDLESS = 2
 """Different values of an axis for which the script ran one and the same: it pays no heed to it."""
 
@@ -71,6 +76,9 @@ class Launches:
         self._space = space
         self._files = files
         self._wiring = wiring
+        self._patience_s = max(LEAST_PATIENCE_S, PATIENCE_SHARE * wiring.budget_s)
+        self._absent: set[str] = set()
+        """Phases that did not come although they were awaited."""
         self._deadline_s = phase_deadlines(wiring.budget_s)
         self._compiled = Compiled(wiring.logs)
         self._launches = _last_launch(wiring.logs)
@@ -174,7 +182,8 @@ class Launches:
         self._files.write(job.candidate, folder, replicas)
         paths = self._files.paths(folder)
         Path(paths["out"]).mkdir(exist_ok=True)
-        variables, words = self._command.filled(
+        command = self._command.with_phases if job.phases else self._command
+        variables, words = command.filled(
             job.candidate, workload, self._wiring.seed, paths, replicas
         )
         channel = Channel()
@@ -208,7 +217,11 @@ class Launches:
         world_size = self._space.workload.world_size
         counters = self._device.energy().counters[:world_size]
         sensors = partial(sensors_of, self._device, world_size, launch.pids)
-        timing = Timing(Steps(job.rule, job.needed_step_s), launch, counters, sensors)
+        awaits = job.phases and bool(self._command.phase_args)
+        timing = Timing(
+            Steps(job.rule, job.needed_step_s), launch, counters, sensors, uninterrupted=awaits
+        )
+        enough_at: float | None = None
         self._wiring.on_phase(Phase.IMPORT, 0)
         while True:
             if self._wiring.stop():
@@ -228,11 +241,27 @@ class Launches:
             phase = timing.feed(ranks)
             self._wiring.on_phase(phase or self._phase(launch), ranks.made)
             if timing.enough or (launch.ended and timing.measured):
-                return self._result(launch, job, ranks, timing)
+                enough_at = enough_at or time.monotonic()
+                over = launch.ended or not awaits or time.monotonic() > deadline - LEFT_S
+                if over or not self._lacks(launch, ranks, enough_at):
+                    return self._result(launch, job, ranks, timing)
             if launch.ended:
                 return self._ended(launch, job.candidate, ranks)
             if (failed := self._late(launch, job, ranks, deadline)) is not None:
                 return failed
+
+    def _lacks(self, launch: Launch, ranks: Ranks, since: float) -> bool:
+        """Whether it is worth to wait for a phase that was not seen. What did not come in this
+        time will not come in the next launch."""
+        seen = {name for name, found in launch.phases(ranks).items() if found.count}
+        missing = {EVALUATE, SAVE} - seen - self._absent
+        if missing and not launch.in_phase and time.monotonic() > since + self._patience_s:
+            self._absent |= missing
+            names = " and ".join(DURING[name] for name in sorted(missing))
+            self._wiring.note(
+                f"--phase-args: nothing was seen {names} in {self._patience_s:.0f} s"
+            )
+        return bool(missing - self._absent) or (launch.in_phase and bool(missing))
 
     def _accum(self, job: Job, ranks: Ranks) -> int:
         """Micro-steps that reach the global batch with as many replicas as there are."""
@@ -294,7 +323,8 @@ class Launches:
             return Result(verdict=Verdict.SKIPPED, reason=reason)
         stepping = ranks.made > 0
         # Before the first one, a script may load data, evaluate, or compile.
-        limit_s = self._deadline_s[Phase.TIMED if stepping else Phase.COMPILE]
+        busy = launch.in_phase or not stepping
+        limit_s = self._deadline_s[Phase.COMPILE if busy else Phase.TIMED]
         if now - launch.lively > limit_s:
             doing = "between two steps" if stepping else f"before its first step; {_saw(launch)}"
             return Result(
@@ -321,6 +351,11 @@ class Launches:
             if host is None and not caught:
                 continue
             where = "host memory" if host else "memory"
+            phase = left.phase if left is not None and host is not None else ""
+            if caught and seen is not None:
+                phase = phase or seen.oom_in
+            if phase:
+                where += f" {DURING[phase]}"
             return Result(
                 verdict=Verdict.OOM,
                 reason=f"process {process.pid} ran out of {where}; see {launch.log.name}",
@@ -407,6 +442,7 @@ class Launches:
             conditions=timing.conditions(),
             energy=timing.energy(),
             ran=ranks.ran(len(steps.warmup.step_s), self._accum(job, ranks), self._rows or 1),
+            phases=launch.phases(ranks),
         )
         return Result(
             verdict=Verdict.PRUNED if steps.stopped_early else Verdict.OK,

@@ -38,7 +38,9 @@ class Process:
         before = self.latest
         self.latest = seen
         self.steps += seen.steps
-        return before is None or seen.backwards != before.backwards or bool(seen.steps)
+        if before is None or seen.backwards != before.backwards or bool(seen.steps):
+            return True
+        return (seen.phase, seen.phases) != (before.phase, before.phases)
 
     def close(self) -> None:
         """It says no more."""
@@ -91,6 +93,10 @@ class Ranks:
     def step_s(self, number: int) -> float:
         """Seconds of that step, the slowest rank's."""
         return max(rank.steps[number].step_s for rank in self.all)
+
+    def interrupted(self, number: int) -> bool:
+        """Whether any rank evaluated or saved before that step."""
+        return any(rank.steps[number].phases for rank in self.all)
 
     @cached_property
     def sharing(self) -> Sharing:

@@ -25,9 +25,13 @@ class Timing:
         launch: Launch,
         counters: Sequence[Counters],
         sensors: Callable[[], Sequence[Sensors]],
+        *,
+        uninterrupted: bool = False,
     ) -> None:
         """`counters` are of the energy of each device in use, or of the host; `sensors` opens
-        those of each device."""
+        those of each device. Steps that waited for an evaluation or a save do not count where all
+        have to be `uninterrupted`."""
+        self._uninterrupted = uninterrupted
         self.steps = steps
         self._counters = counters
         self._energy: list[EnergyMeter] = []
@@ -64,6 +68,9 @@ class Timing:
                 self._energy = [EnergyMeter(of) for of in self._counters]
                 self._sensors = self._open()
                 self.retries = _retries(ranks)
+            if self._uninterrupted and ranks.interrupted(self._fed):
+                self._fed += 1
+                continue
             phase = Phase.WARMUP if self.steps.wanted(Phase.WARMUP) else Phase.TIMED
             if self.steps.stopped_early:
                 self._phase = Phase.TIMED

@@ -84,14 +84,17 @@ def _recipe(command: Command) -> dict[str, Any]:
         "own": {name: list(values) for name, values in command.own.items()},
         "set": dict(command.given),
         "folder": str(command.folder),
-    }
+    } | ({"phase_args": command.phase_args} if command.phase_args else {})
 
 
 def command_of(workload: Workload) -> Command:
     """The command that the study of `workload` launches."""
     recipe: Mapping[str, Any] = workload.recipe
     own = {name: tuple(values) for name, values in recipe["own"].items()}
-    return Command(recipe["command"], own, recipe["set"], Path(recipe["folder"]))
+    return Command(
+        template=recipe["command"], own=own, given=recipe["set"], folder=Path(recipe["folder"]),
+        phase_args=recipe.get("phase_args", ""),
+    )  # fmt: skip
 
 
 def _axes(options: Options, command: Command, device_kind: str) -> dict[str, tuple[Any, ...]]:

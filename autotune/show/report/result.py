@@ -18,10 +18,12 @@ from autotune.space.axes import AXES
 from autotune.space.outcome import DISTURBED_SHARE, Verdict
 from autotune.space.workload import SCRIPTS
 from autotune.units import gib
+from autotune.wire.reports import DURING, EVALUATE, SAVE
 
 SHOWN_TIES = 4
 WAITS = 0.1
 """Share of a step that waits for data, from which on the report mentions it."""
+UNSEEN = {EVALUATE: "evaluation", SAVE: "saving"}
 HOST_FULL = 0.8
 """Share of the host's memory in use, above which more processes may not have room."""
 
@@ -130,7 +132,7 @@ def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, 
 
 def sentences(best: Best) -> list[str]:
     """The winner for people: speed, memory, how sure."""
-    return [_speed(best), *_waiting(best), _memory(best), *_sure(best)]
+    return [_speed(best), *_waiting(best), _memory(best), *_phases(best), *_sure(best)]
 
 
 def _of_same_batch(best: Best) -> list[str]:
@@ -226,6 +228,30 @@ def _memory(best: Best) -> str:
         f"Uses {best.measured.share_of_capacity:.0%} of {gib(limits.capacity_bytes)};"
         f" {gib(headroom_bytes)} under the ceiling of {limits.ceiling:.0%}."
     )
+
+
+def _phases(best: Best) -> list[str]:
+    """The peak of each phase of a script, and what was not seen of it."""
+    said = []
+    if best.measured.phases:
+        each = (
+            f"{gib(found.peak_bytes.device)} {DURING[name]}"
+            + (f" ({found.count} times, {found.seconds:.1f} s)" if found.count else "")
+            for name, found in best.measured.phases.items()
+        )
+        said.append(f"Peaks: {', '.join(each)}.")
+    return said + not_seen(best.unseen)
+
+
+def not_seen(unseen: Sequence[str] | None) -> list[str]:
+    """What a run of a script did not show, and how it would."""
+    if not unseen:
+        return []
+    names = " and ".join(UNSEEN[name] for name in unseen)
+    return [
+        f"Not seen: {names}, which may need more memory. Have the script reach it in a few steps:"
+        ' --phase-args "--eval_steps 5 --save_steps 5", in its own words.'
+    ]
 
 
 def _sure(best: Best) -> list[str]:

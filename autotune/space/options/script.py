@@ -27,13 +27,18 @@ class ScriptOptions:
         "--set", partial(checked, parse=parse_set), "VALUE",
         "Fixed value for --script: lr=1e-4 fills in {lr}. Can be repeated.",
         type=list[str])
+    phase_args: str | None = option(
+        "--phase-args", as_it_is, "ARGUMENTS",
+        "Arguments for --script in finals and verify, with which it evaluates and saves soon:"
+        ' "--eval_steps 5 --save_steps 5". Then their memory counts, too.')
     # fmt: on
 
     def __post_init__(self) -> None:
         if self.template is not None:
             self.command  # noqa: B018 - which checks it
             return
-        for flag, value in (("--axis", self.axis), ("--set", self.given)):
+        given = {"--axis": self.axis, "--set": self.given, "--phase-args": self.phase_args}
+        for flag, value in given.items():
             if value is not None:
                 raise UsageError(f"{flag} {value}: only with --script")
 
@@ -42,4 +47,12 @@ class ScriptOptions:
         """The command that starts the script. Raises `UsageError` if it could not be started."""
         assert self.template is not None
         own, given = parse_own(self.axis or "", "--axis"), parse_set(self.given or "", "--set")
-        return Command(self.template, own, given, where.folder())
+        command = Command(
+            template=self.template, own=own, given=given, folder=where.folder(),
+            phase_args=self.phase_args or "",
+        )  # fmt: skip
+        try:
+            command.with_phases  # noqa: B018 - which checks it
+        except UsageError as error:
+            raise UsageError(str(error).replace("--script", "--phase-args", 1)) from error
+        return command

@@ -56,6 +56,45 @@ CASES = {
 }  # fmt: skip
 
 
+PHASES = [
+    ("evaluation", frame("transformers/trainer.py", "evaluation_loop")),
+    ("evaluation", frame("transformers/trainer.py", "prediction_step")),
+    ("evaluation", frame("lightning/strategies/strategy.py", "validation_step")),
+    ("evaluation", frame("train.py", "estimate_loss", "logits, loss = model(X, Y)")),
+    ("evaluation", frame("train.py", "validate", "output = model(images)")),
+    ("saving", frame("torch/serialization.py", "save", "_save(obj, opened_zipfile)")),
+    ("saving", frame("torch/distributed/checkpoint/state_dict.py", "get_model_state_dict")),
+    ("saving", frame("deepspeed/runtime/engine.py", "save_checkpoint")),
+    ("saving", frame("torch/distributed/fsdp/_optim_utils.py", "_optim_state_dict")),
+    ("saving", frame("safetensors/torch.py", "save_file", "serialize_file(_flatten(tensors))")),
+    ("the first optimizer step", frame("torch/optim/adamw.py", "step", "self._init_group(group)")),
+]
+TRAINING = [
+    frame("transformers/trainer.py", "training_step", "loss = self.compute_loss(model, inputs)"),
+    frame(
+        "transformers/trainer.py", "_maybe_log_save_evaluate", "tr_loss_scalar = gather(tr_loss)"
+    ),
+    frame("torch/autograd/function.py", "apply", "ctx.save_for_backward(x)"),
+    frame("torch/autograd/graph.py", "pack_to_cpu", "packed = torch.empty(tensor.size())"),
+    frame("train.py", "validate_arguments", "loss.backward()"),
+    frame("torch/utils/checkpoint.py", "checkpoint", "saved = save_on_cpu()"),
+]
+
+
+@pytest.mark.parametrize(("cause", "frames"), PHASES)
+def test_a_phase_is_known_by_its_frames(cause: str, frames: str, tmp_path: Path) -> None:
+    outer = frame("train.py", "train", "trainer.train()")
+    found = told(tmp_path, TRACE.format(frames=outer + frames) + oom())
+    assert found["cause"]["name"] == cause
+    assert "smaller micro-batch" not in [each["name"] for each in found["advice"]]
+
+
+@pytest.mark.parametrize("frames", TRAINING)
+def test_training_is_no_other_phase(frames: str, tmp_path: Path) -> None:
+    found = told(tmp_path, TRACE.format(frames=frames) + oom())
+    assert found["cause"]["name"] == "too big"
+
+
 @pytest.mark.parametrize("cause", CASES)
 def test_a_cause_is_found(cause: str, tmp_path: Path) -> None:
     found = told(tmp_path, CASES[cause])

@@ -17,7 +17,7 @@ from tests.support.launches import space_of
 
 
 def command(template: str, folder: Path = Path("/"), **own: tuple[str, ...]) -> Command:
-    return Command(template, own, {}, folder)
+    return Command(template=template, own=own, given={}, folder=folder)
 
 
 def filled(template: str, place: int = 0, **more: str) -> tuple[dict[str, str], list[str]]:

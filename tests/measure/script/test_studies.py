@@ -153,3 +153,75 @@ def test_a_study_that_dies_leaves_no_process_and_no_scratch_folder(tmp_path: Pat
     supervisor.stdout.close()
     assert not Path(f"/proc/{orphan}").exists()
     assert not any(folder.exists() for folder in scratch)
+
+
+PHASED = f"{PYTHON} {TESTS / 'support' / 'phased_script.py'} --batch {{micro_batch}}"
+SOON = ["--phase-args", "--eval-every 5 --save-every 5"]
+
+
+def phased(out: Path, script: str, *words: str, capacity: str = "2GiB") -> tuple[str, Best | None]:
+    """What a short study of the script that evaluates and saves says, and its result."""
+    ended = autotune(
+        "--script", f"{PHASED} {script}", "--device", "cpu", "--capacity", capacity,
+        "--budget", "60s", "--finals", "1", "--out", str(out), *words,
+    )  # fmt: skip
+    assert ended.returncode in (0, 3), ended.stderr
+    found = Best.read(out / "best.json") if ended.returncode == 0 else None
+    return " ".join(ended.stdout.split()), found
+
+
+@pytest.mark.slow
+def test_what_a_script_was_not_seen_to_do_is_said(tmp_path: Path) -> None:
+    said, best = phased(tmp_path / "study", "", "--micro-batch", "4")
+    assert best is not None
+    assert best.unseen == ("evaluate", "save")
+    assert "Not seen: evaluation and saving" in said
+    assert "Not seen" in (tmp_path / "study" / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_finals_reach_evaluation_and_saving_by_arguments_of_their_own(tmp_path: Path) -> None:
+    script = "--eval-every 90000 --eval-batch 800 --save-every 90000 --copies 2"
+    said, best = phased(tmp_path / "study", script, "--micro-batch", "4", *SOON)
+    assert best is not None
+    assert (best.unseen, "Not seen" in said) == ((), False)
+    phases = best.measured.phases
+    assert phases is not None
+    assert phases["evaluate"].peak_bytes.device > phases["train"].peak_bytes.device
+    assert best.measured.peak_bytes.device == max(p.peak_bytes.device for p in phases.values())
+    assert best.command is not None
+    assert "90000" in best.command  # it is the user's own
+    assert "5" not in best.command
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("phase", "script", "capacity"),
+    [
+        ("in evaluation", "--eval-every 90000 --eval-batch 6000", "1GiB"),
+        ("while saving", "--save-every 90000 --copies 2000", "1GiB"),
+    ],
+)
+def test_a_candidate_that_breaks_only_between_steps_does_not_win(
+    tmp_path: Path, phase: str, script: str, capacity: str
+) -> None:
+    _, best = phased(tmp_path / "study", script, "--micro-batch", "4", *SOON, capacity=capacity)
+    assert best is None
+    trials = pd.read_csv(tmp_path / "study" / "trials.csv")
+    final = trials[trials["kind"] == "final"].iloc[0]
+    assert final["verdict"] in ("oom", "over_ceiling")
+    assert phase in final["reason"]
+
+
+@pytest.mark.slow
+def test_verify_does_not_hold_where_evaluation_breaks(tmp_path: Path) -> None:
+    script = "--eval-every {every} --eval-batch 6000 --save-every 100000"
+    out = tmp_path / "study"
+    _, best = phased(out, script, "--set", "every=90000", "--micro-batch", "4", capacity="1GiB")
+    assert best is not None
+    changed = json.loads((out / "best.json").read_text())
+    changed["provenance"]["options"]["phase_args"] = "--eval-every 5"
+    (out / "best.json").write_text(json.dumps(changed))
+    verified = autotune("verify", str(out), "--steps", "40")
+    assert verified.returncode == ExitCode.NOT_VERIFIED, verified.stderr
+    assert "in evaluation" in verified.stdout

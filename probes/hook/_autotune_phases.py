@@ -1,0 +1,397 @@
+"""What a script does between its steps: it evaluates, or it saves; and the memory of each.
+
+Evaluation is a forward pass of a model with trained parameters, without gradients or in eval mode,
+between a step and the next backward pass. Saving is a call of a function that writes what is
+trained, and what leads up to it from `state_dict` on. What happens in each of the first gaps
+between steps is part of the step: a teacher, a reference model, an average of the weights.
+
+Contracts:
+
+- In a step without a phase it costs a microsecond for each `no_grad`, and nothing else. It reads
+  and restarts the peaks of memory at the borders of a phase alone.
+- A hook of all modules sees the first module of a forward pass, and is gone then. There is none
+  where something is compiled, which would be compiled again: there, `eval()` tells of evaluation.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+TRAIN, EVALUATE, SAVE = "train", "evaluate", "save"
+REGULAR = 3
+"""What is in so many gaps between steps in a row is part of the step."""
+ARMED = 32
+"""Times in one gap, at most, that a look for a forward pass begins."""
+CALLS = 256
+"""Modules, at most, that such a look meets."""
+LEAVES = 100_000
+SAVERS = {
+    "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save", "save_state_dict"),
+    "safetensors.torch": ("save_file", "save_model"),
+    "deepspeed.runtime.engine": (
+        "DeepSpeedEngine.save_checkpoint", "DeepSpeedEngine.save_16bit_model",
+    ),
+}  # fmt: skip
+"""Functions that save, by the module that has them."""
+GATHERERS = {
+    "torch.distributed.checkpoint.state_dict": (
+        "get_state_dict", "get_model_state_dict", "get_optimizer_state_dict",
+    ),
+}  # fmt: skip
+"""Functions that may gather what is saved then."""
+
+
+class Phases:
+    """The phases of this process, and the most memory in each."""
+
+    def __init__(
+        self,
+        torch: Any,
+        lock: Any,
+        *,
+        read: Callable[[], dict[str, int]],
+        restart: Callable[[], None],
+        least_values: Callable[[], int],
+    ) -> None:
+        """`read` gives counts of memory, with their peaks since `restart`. A checkpoint has
+        `least_values` numbers or more."""
+        self._torch, self._lock, self._read, self._restart = torch, lock, read, restart
+        self._least_values = least_values
+        self.compiled = False
+        """Whether the script compiles anything."""
+        self.begin(lock)
+
+    def begin(self, lock: Any) -> None:
+        """Nothing happened yet in this process."""
+        self._lock = lock
+        self._thread = threading.main_thread().ident
+        self.now = ""
+        """The open phase; empty in training."""
+        self.failed_in = ""
+        """The phase that an error ended."""
+        self.oom_in = ""
+        """The phase in which an allocation failed last."""
+        self.most: dict[str, int] = {}
+        """Of each count, over all phases."""
+        self._of: dict[str, dict[str, int]] = {TRAIN: {}}
+        self._count: dict[str, int] = {}
+        self._seconds: dict[str, float] = {}
+        self._open: dict[str, int] = {}  # counts of the open phase
+        self._sure = False  # that the open phase is what it is taken for
+        self._began = 0.0
+        self._held = 0  # bytes that the last phase left behind
+        self.between = False
+        """Whether a step has ended, and no backward pass has begun."""
+        self._stepped = False
+        self._gap: set[tuple[str, bool]] = set()  # kinds of phases since the last step
+        self._counted: set[str] = set()  # phases of the same
+        self._streak: Counter[tuple[str, bool]] = Counter()
+        self._regular: set[tuple[str, bool]] = set()
+        self._handle: Any = None
+        self._armed = self._calls = 0
+        self._depth = 0  # of no_grad, since it began between steps
+        self._eval_mode = False
+        self.saves = False
+        """Whether a function runs that saves."""
+        self._asked: dict[int, bool] = {}
+
+    # At the script's own borders.
+
+    def stepped(self) -> list[str]:
+        """A step has ended; the phases before it that are not part of every step."""
+        for kind in self._gap | self._streak.keys():
+            self._streak[kind] = self._streak[kind] + 1 if kind in self._gap else 0
+            if self._streak[kind] == REGULAR:
+                self._regular.add(kind)
+                self._join(kind)
+        found = {name for name, _ in self._gap - self._regular} & self._counted
+        self._gap, self._counted = set(), set()
+        self.between = self._stepped = True
+        self._armed, self.failed_in = 0, ""
+        return sorted(found)
+
+    def backward(self) -> None:
+        """A backward pass begins."""
+        self.between = self._eval_mode = False
+        if self.now:
+            self._to("")
+        self._disarm()
+
+    def without_gradients(self) -> None:
+        """`no_grad` or the like begins."""
+        if threading.get_ident() != self._thread:
+            return
+        if self._depth:
+            self._depth += 1
+        elif self._here():
+            self._depth = 1
+            if not self.compiled:
+                self._arm()
+            elif self._eval_mode:
+                self._asks(in_eval=True)
+
+    def with_gradients(self, error: Any) -> None:
+        """It ends."""
+        if not self._depth or threading.get_ident() != self._thread:
+            return
+        self._depth -= 1
+        if error is not None and self.now:
+            self.failed_in = self.now
+        if self._depth:
+            return
+        if self.now != EVALUATE:
+            self._disarm()
+        elif self.compiled:
+            self._to("")
+        else:
+            self._arm()  # for the next forward pass of the training
+
+    def eval(self, module: Any) -> None:
+        """`module.eval()` was called."""
+        if not self._depth and self._here() and self._trains(module):
+            self._eval_mode = True
+            if not self.compiled:
+                self._arm()
+
+    @contextmanager
+    def saving(self, what: Any = None, *, sure: bool = True) -> Iterator[None]:
+        """Inside, the script saves; or, where that is not sure, gathers what it may save."""
+        kind = (SAVE, sure)
+        here = self.between and self._stepped and threading.get_ident() == self._thread
+        if not here or self.saves or kind in self._regular or not self._is_large(what):
+            yield
+            return
+        self.saves = True
+        self._gap.add(kind)
+        try:
+            if self.now == SAVE:
+                self._sure = self._sure or sure
+            elif sure or not self.now:
+                self._to(SAVE, sure=sure)
+            yield
+        except BaseException:
+            self.failed_in = self.now
+            raise
+        finally:
+            self.saves = False
+        if not self.compiled:
+            self._arm()
+        elif sure:
+            self._to("")
+
+    # What was found.
+
+    def fold(self) -> dict[str, int]:
+        """Take over the counts as they are now; the lock is held."""
+        counts = self._read()
+        if counts.get("num_ooms", 0) > self.most.get("num_ooms", 0):
+            self.oom_in = self.now
+        tied, size = _tied(counts, "peak")
+        grown = self.now or size > self._held
+        mine = {n: size for n, size in counts.items() if grown or not n.startswith(tied)}
+        _raise(self._open if self.now else self._of[TRAIN], mine)
+        _raise(self.most, counts)
+        return counts
+
+    def found(self) -> dict[str, tuple[int, float, dict[str, int]]]:
+        """How often, seconds and largest counts, by phase; empty after training alone. The lock
+        is held."""
+        each_of = {name: dict(most) for name, most in self._of.items()}
+        if self.now and self._sure:
+            _raise(each_of.setdefault(self.now, {}), self._open)
+        return {
+            name: (self._count.get(name, 0), self._seconds.get(name, 0.0), most)
+            for name, most in each_of.items()
+            if most and len(each_of) > 1
+        }
+
+    # Within.
+
+    def _here(self) -> bool:
+        """Whether a phase may begin: between steps, or before the first."""
+        return self.between or not self._stepped
+
+    def _arm(self) -> None:
+        """Look for the next forward pass."""
+        if self._handle is None and self._armed < ARMED:
+            self._armed += not self.now
+            self._calls = 0
+            module = self._torch.nn.modules.module
+            self._handle = module.register_module_forward_pre_hook(self._called)
+
+    def _disarm(self) -> None:
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def _called(self, module: Any, _: Any) -> None:
+        """A module is called while a look is on."""
+        if threading.get_ident() != self._thread:
+            return
+        self._calls += 1
+        if not self._trains(module):  # a model that is only asked, or a part of none
+            if self._calls >= CALLS or next(module.parameters(), None) is not None:
+                self._disarm()
+            return
+        with_gradients = self._torch.is_grad_enabled()
+        if not with_gradients or module.training:
+            self._disarm()
+        if with_gradients and module.training:
+            self._sure = self._sure or self.now == EVALUATE
+            if self.now:
+                self._to("")
+        elif self.now != EVALUATE:
+            self._asks(in_eval=not module.training, sure=not with_gradients)
+
+    def _asks(self, *, in_eval: bool, sure: bool = True) -> None:
+        """A trained model is asked, and not trained."""
+        if (EVALUATE, in_eval) not in self._regular:
+            self._gap.add((EVALUATE, in_eval))
+            self._to(EVALUATE, sure=sure)
+
+    def _to(self, phase: str, *, sure: bool = True) -> None:
+        """The border of two phases, of which `phase` begins."""
+        with self._lock:
+            counts = self.fold()
+            now = time.perf_counter()
+            if self.now:
+                name = self.now if self._sure else TRAIN
+                _raise(self._of.setdefault(name, {}), self._open)
+                if self._sure:
+                    self._seconds[name] = self._seconds.get(name, 0.0) + now - self._began
+                    if self._stepped and name not in self._counted:
+                        self._count[name] = self._count.get(name, 0) + 1
+                        self._counted.add(name)
+                self._held = _tied(counts, "current")[1]
+            self._restart()
+            self.now, self._sure, self._open, self._began = phase, sure, {}, now
+
+    def _join(self, kind: tuple[str, bool]) -> None:
+        """That is part of every step, and its memory is, too."""
+        if kind == (SAVE, False):
+            return
+        with self._lock:
+            _raise(self._of[TRAIN], self._of.pop(kind[0], {}))
+            self._count.pop(kind[0], None)
+            self._seconds.pop(kind[0], None)
+
+    def _trains(self, module: Any) -> bool:
+        """Whether any of its parameters is trained."""
+        if id(module) not in self._asked:
+            trained = any(each.requires_grad for each in module.parameters())
+            self._asked[id(module)] = trained
+        return self._asked[id(module)]
+
+    def _is_large(self, what: Any) -> bool:
+        """Whether `what` has as many numbers as a checkpoint, or is not known."""
+        return what is None or _values(what, self._torch, [LEAVES]) >= self._least_values()
+
+
+def _tied(counts: dict[str, int], what: str) -> tuple[str, int]:
+    """The count that stays where it is when memory is freed, of which a phase leaves training
+    something behind: its name's beginning, and its peak or current size."""
+    if "reserved_bytes.all.peak" in counts:
+        return "reserved", counts[f"reserved_bytes.all.{what}"]
+    return "host", counts["host" if what == "peak" else "resident"]
+
+
+def _raise(most: dict[str, int], by: dict[str, int]) -> None:
+    for name, size in by.items():
+        most[name] = max(size, most.get(name, 0))
+
+
+def _values(what: Any, torch: Any, left: list[int]) -> int:
+    """Numbers in the tensors of `what`, of which so many parts are `left` to look at."""
+    left[0] -= 1
+    if left[0] < 0:
+        return 0
+    if isinstance(what, torch.Tensor):
+        return int(what.numel())
+    if isinstance(what, torch.nn.Module):
+        return sum(_values(each, torch, left) for each in what.parameters())
+    if isinstance(what, dict):
+        return sum(_values(each, torch, left) for each in what.values())
+    if isinstance(what, list | tuple):
+        return sum(_values(each, torch, left) for each in what)
+    return 0
+
+
+def attach(torch: Any, phases: Phases, found: Callable[..., None]) -> None:
+    """Have `phases` told what the script does. `found(name, around)` has a module changed by
+    `around` once it is imported."""
+    for kind in (torch.no_grad, torch.inference_mode, torch.set_grad_enabled):
+        _bordered(kind, phases)
+    module = torch.nn.Module
+    run_eval, gather, save, compiles = module.eval, module.state_dict, torch.save, torch.compile
+
+    @functools.wraps(run_eval)
+    def evaluating(self: Any) -> Any:
+        phases.eval(self)
+        return run_eval(self)
+
+    @functools.wraps(gather)
+    def gathering(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if phases.saves or not phases.between:  # a part of one that is gathered
+            return gather(self, *args, **kwargs)
+        with phases.saving(sure=False):
+            return gather(self, *args, **kwargs)
+
+    @functools.wraps(save)
+    def saving(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        with phases.saving(obj):
+            return save(obj, *args, **kwargs)
+
+    @functools.wraps(compiles)
+    def compiling(*args: Any, **kwargs: Any) -> Any:
+        phases.compiled = True
+        return compiles(*args, **kwargs)
+
+    module.eval, module.state_dict = evaluating, gathering
+    torch.save = torch.serialization.save = saving
+    torch.compile = compiling
+    for sure, table in ((True, SAVERS), (False, GATHERERS)):
+        for name, functions in table.items():
+            found(name, functools.partial(_around, functions, phases, sure))
+
+
+def _bordered(kind: Any, phases: Phases) -> None:
+    """Have `phases` told where a context of that kind begins and ends."""
+    enter, leave = kind.__enter__, kind.__exit__
+
+    @functools.wraps(enter)
+    def entering(self: Any) -> Any:
+        phases.without_gradients()
+        return enter(self)
+
+    @functools.wraps(leave)
+    def leaving(self: Any, error: Any, *args: Any) -> Any:
+        phases.with_gradients(error)
+        return leave(self, error, *args)
+
+    kind.__enter__, kind.__exit__ = entering, leaving
+
+
+def _around(functions: tuple[str, ...], phases: Phases, sure: bool, module: Any) -> None:
+    """Have `phases` told of calls of these functions of `module`, which save."""
+    for name in functions:
+        *owners, last = name.split(".")
+        owner = functools.reduce(getattr, owners, module)
+        if (run := getattr(owner, last, None)) is not None:
+            setattr(owner, last, _saver(run, phases, sure, known=last == "save_file"))
+
+
+def _saver(run: Any, phases: Phases, sure: bool, known: bool) -> Any:
+    """`run`, of which `phases` are told; its first argument is what it saves, if that is known."""
+
+    @functools.wraps(run)
+    def saving(*args: Any, **kwargs: Any) -> Any:
+        with phases.saving(args[0] if known and args else None, sure=sure):
+            return run(*args, **kwargs)
+
+    return saving

@@ -1,0 +1,157 @@
+"""What the hook says of evaluation and saving, between the steps of a script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.watched import Told, watched
+
+MIB = 2**20
+ROWS = 1000
+"""Of the large batch, whose activations take some 200 MiB."""
+SCRIPT = """
+import torch
+from torch import nn
+
+layers = nn.Dropout(0.1), nn.Linear(128, 128), nn.Linear(128, 64)
+model = nn.Sequential(nn.Embedding(64, 128), *layers)
+teacher = nn.Sequential(nn.Embedding(64, 128), nn.Linear(128, 64)).requires_grad_(False)
+optimizer = torch.optim.AdamW(model.parameters())
+def ids(rows): return torch.randint(64, (rows, 64))
+def loss(rows=4):
+    batch = ids(rows)
+    return nn.functional.cross_entropy(model(batch).flatten(0, 1), batch.flatten())
+def evaluate():
+    with torch.no_grad(): loss(ROWS)
+def copied():
+    return [each.repeat(800, 1) for each in model.state_dict().values() if each.dim() > 1]
+for number in range(1, 11):
+    loss().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    BETWEEN
+""".replace("ROWS", str(ROWS))
+
+
+def told_of(folder: Path, between: str, before: str = "") -> Told:
+    program = SCRIPT.replace("BETWEEN", between).replace("for number", f"{before}\nfor number")
+    (told, *_), code, out = watched(folder, program)
+    assert code == 0, out
+    return told
+
+
+def counts(told: Told) -> dict[str, int]:
+    """How often each phase was seen."""
+    return {name: found.count for name, found in told.seen[-1].phases.items() if found.count}
+
+
+@pytest.mark.parametrize(
+    ("between", "expected"),
+    [
+        ("if number % 4 == 0: model.eval(), evaluate(), model.train()", {"evaluate": 2}),
+        ("if number % 4 == 0: evaluate(), evaluate()", {"evaluate": 2}),
+        ("if number % 4 == 0: model.eval(), loss(ROWS), model.train()", {"evaluate": 2}),
+        ("if number % 4 == 0: torch.save(copied(), 'kept.pt')", {"save": 2}),
+        ("if number % 4 == 0: evaluate(), torch.save(copied(), 'kept.pt')",
+         {"evaluate": 2, "save": 2}),
+    ],
+)  # fmt: skip
+def test_a_phase_between_steps_has_its_own_peak(
+    tmp_path: Path, between: str, expected: dict[str, int]
+) -> None:
+    told = told_of(tmp_path, between.replace("ROWS", str(ROWS)))
+    assert counts(told) == expected
+    found = told.seen[-1].phases
+    of = {name: each.peaks.device_bytes for name, each in found.items()}
+    assert of["train"] < min(of[name] for name in expected) - 30 * MIB
+    assert all(found[name].seconds > 0 for name in expected)
+    peaks = told.seen[-1].peaks
+    assert peaks is not None
+    assert peaks.device_bytes == max(of.values())
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "pass",
+        "teacher.eval()(ids(8))",
+        "with torch.no_grad(): teacher(ids(8))",
+        "model.eval(), model.train()",
+        "torch.save({'losses': torch.zeros(9)}, 'kept.pt')",
+        "average = model.state_dict()",
+        "with torch.no_grad(): torch._foreach_mul(list(model.parameters()), 0.9)",
+    ],
+)
+def test_what_is_no_phase_is_none(tmp_path: Path, between: str) -> None:
+    told = told_of(tmp_path, between)
+    assert (counts(told), told.seen[-1].phases) == ({}, {})
+
+
+def test_what_happens_in_every_step_is_part_of_it(tmp_path: Path) -> None:
+    """As a reference model that shares the trained one's weights does, or generation."""
+    told = told_of(tmp_path, "evaluate()")
+    assert counts(told) == {}
+    steps = [step for seen in told.seen for step in seen.steps]
+    assert not any(step.phases for step in steps[3:])
+    assert len(steps) == 9  # none is lost
+
+
+def test_a_forward_pass_without_gradients_between_micro_steps_is_part_of_the_step(
+    tmp_path: Path,
+) -> None:
+    told = told_of(tmp_path, "loss().backward(); evaluate(); loss().backward(); optimizer.step()")
+    assert counts(told) == {}
+
+
+def test_evaluation_before_the_first_step_does_not_count_as_seen(tmp_path: Path) -> None:
+    """It may be one sample that is generated."""
+    told = told_of(tmp_path, "pass", before="model.eval(); evaluate(); model.train()")
+    assert counts(told) == {}
+
+
+def test_an_error_names_its_phase(tmp_path: Path) -> None:
+    program = SCRIPT.replace("BETWEEN", """
+    if number == 3:
+        with torch.no_grad():
+            model(ids(4))
+            raise MemoryError
+    """)  # fmt: skip
+    (told,), code, _ = watched(tmp_path, program)
+    assert code == 1
+    assert told.left.phase == "evaluate"
+
+
+def test_an_error_in_training_has_no_phase_though_it_evaluated_before(tmp_path: Path) -> None:
+    program = SCRIPT.replace("BETWEEN", """
+    evaluate() if number == 2 else None
+    if number == 3: raise MemoryError
+    """)  # fmt: skip
+    (told,), code, _ = watched(tmp_path, program)
+    assert code == 1
+    assert told.left.phase == ""
+
+
+def test_a_compiled_model_is_not_compiled_again_for_the_look(tmp_path: Path) -> None:
+    program = SCRIPT.replace("optimizer =", """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(64, 8), nn.Linear(8, 64)
+    def forward(self, tokens): return self.head(self.embed(tokens))
+model, compiles = Net(), []
+def backend(graph, example_inputs):
+    compiles.append(1)
+    return graph.forward
+model.compile(backend=backend)
+optimizer =""").replace("BETWEEN", """
+    if number % 4 == 0:
+        model.eval()
+        with torch.no_grad(): model(ids(4))
+        model.train()
+print(len(compiles))
+    """)  # fmt: skip
+    (told, *_), code, out = watched(tmp_path, program)
+    assert (code, out) == (0, "2\n")  # to train, and to evaluate
+    assert counts(told) == {"evaluate": 2}
