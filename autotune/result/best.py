@@ -21,7 +21,7 @@ from msgspec import Meta
 from autotune.errors import UsageError
 from autotune.result.choice import Repeats, Unconfirmed
 from autotune.result.files import write_whole
-from autotune.space.axes import AXES, MEMORY_AXES, ZERO_STAGES, Shape
+from autotune.space.axes import AXES, DEGREES, MEMORY_AXES, ZERO_STAGES, Shape
 from autotune.space.candidate import Candidate
 from autotune.space.engines import ENGINES
 from autotune.space.mix import LengthMix
@@ -494,7 +494,7 @@ def _check_config(where: str, config: dict[str, Any]) -> None:
             continue
         value = config[name]
         known = axis.takes(value) if axis.words else value in ZERO_STAGES or name != "zero_stage"
-        if name in MEMORY_AXES:
+        if name in (*MEMORY_AXES, *DEGREES):
             known = value >= 1
         elif name == "optimizer" and config["model"].startswith(SCRIPTS):
             known = bool(value)

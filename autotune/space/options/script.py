@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from autotune.errors import UsageError
 from autotune.space.command import Command, parse_own, parse_set
 from autotune.space.models import where
-from autotune.space.options.flag import as_it_is, checked, option
+from autotune.space.options.flag import as_it_is, as_path, checked, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +28,19 @@ class ScriptOptions:
         "--set", partial(checked, parse=parse_set), "VALUE",
         "Fixed value for --script: lr=1e-4 fills in {lr}. Can be repeated.",
         type=list[str])
+    model_config: Path | None = option(
+        "--model-config", as_path, "FILE",
+        "config.json of transformers that describes a script's model, so that degrees of"
+        " parallelism that it cannot have are left out, and memory and time are expected by it.")
     # fmt: on
 
     def __post_init__(self) -> None:
         if self.template is not None:
             self.command  # noqa: B018 - which checks it
             return
-        for flag, value in (("--axis", self.axis), ("--set", self.given)):
+        for flag, value in (
+            ("--axis", self.axis), ("--set", self.given), ("--model-config", self.model_config)
+        ):  # fmt: skip
             if value is not None:
                 raise UsageError(f"{flag} {value}: only with --script")
 

@@ -89,17 +89,17 @@ def test_rows_of_a_sample_are_known_to_who_goes_on_and_who_verifies(tmp_path: Pa
 @pytest.mark.slow
 def test_ranks_that_share_a_batch_do_not_win_by_counting_it_twice(tmp_path: Path) -> None:
     script = (
-        f"{PYTHON} -m torch.distributed.run --nproc_per_node 2 {PARALLEL} tp --degree {{tp}}"
+        f"{PYTHON} -m torch.distributed.run --nproc_per_node 2 {PARALLEL} tp --degree {{degree}}"
         " --batch {micro_batch} --pause-s 0.1"
     )
     out = tmp_path / "study"
     ended = autotune(
-        "--script", script, "--micro-batch", "8", "--axis", "tp=1,2", "--device", "cpu",
+        "--script", script, "--micro-batch", "8", "--axis", "degree=1,2", "--device", "cpu",
         "--budget", "2m", "--finals", "1", "--out", str(out),
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     best = Best.read(out / "best.json")
-    assert best.config.own == "tp=1"
+    assert best.config.own == "degree=1"
     assert (best.config.data_parallel, best.config.degrees) == (2, {"dp": 2})
     assert best.config.global_batch_samples == 16
 
