@@ -85,9 +85,19 @@ class Config(Settings, Shape):
 
     @property
     def splits(self) -> dict[str, int] | None:
-        """Degrees of tp, pp and cp; None where ranks share a model in a way that nobody saw."""
-        found = {name: (self.degrees or {}).get(name, 1) for name in ("tp", "pp", "cp")}
-        return found if self.replicas * math.prod(found.values()) == self.world_size else None
+        """Degrees of tp, pp and cp: those that were seen, or else asked for; None where ranks
+        share a model in a way that neither explains."""
+        seen = {name: (self.degrees or {}).get(name, 1) for name in ("tp", "pp", "cp")}
+        for found in (seen, {name: getattr(self, name) for name in seen}):
+            if self.replicas * math.prod(found.values()) == self.world_size:
+                return found
+        return None
+
+    @property
+    def sharded(self) -> tuple[int, int]:
+        """Copies of the weights, and the replicas that share each."""
+        shard = self.replicas if self.dp_shard == "auto" else int(self.dp_shard)
+        return max(1, self.replicas // shard), shard
 
     @property
     def ranks(self) -> str:
@@ -354,8 +364,9 @@ class Best:
         words = str(asked.get("script"))
         told = {
             name for name, axis in AXES.items()
-            if asked.get(axis.option) is not None
-            or f"{{{name}}}" in words or (name == "zero_stage" and "{zero}" in words)
+            if asked.get(axis.option) is not None or f"{{{name}}}" in words
+            or (name == "zero_stage" and "{zero}" in words)
+            or (name == "dp_shard" and "{dp_replicate}" in words)
         }  # fmt: skip
         return told | {"micro_batch", "grad_accum", "world_size", "nodes", "seq_len", "dtype"}
 

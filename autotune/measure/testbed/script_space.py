@@ -167,9 +167,11 @@ def _check_told(options: Options, command: Command, axes: Mapping[str, tuple[Any
             )
 
 
-def _ranks(options: Options, command: Command) -> tuple[int, str]:
-    """Ranks that the command starts, and why so many."""
+def _ranks(options: Options, command: Command) -> tuple[int | None, str]:
+    """Ranks that the command starts, and why so many; None for one on each device."""
     asked = options.devices.world_size
+    if asked is None and command.ranks is None and "world_size" in command.placeholders:
+        return None, "one on each device"
     if asked is None:
         return (
             command.ranks or 1,

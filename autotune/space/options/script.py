@@ -9,17 +9,19 @@ from pathlib import Path
 from autotune.errors import UsageError
 from autotune.space.command import Command, parse_own, parse_set
 from autotune.space.models import where
-from autotune.space.options.flag import as_it_is, as_path, checked, option
+from autotune.space.options.flag import as_path, checked, option
+from autotune.space.presets import expanded
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptOptions:
     # fmt: off
     template: str | None = option(
-        "--script", as_it_is, "COMMAND",
+        "--script", expanded, "COMMAND",
         "Command of your own training script. autotune fills in {micro_batch}, {seq_len} and"
         " other axes, {out} (a scratch folder), and the files {deepspeed_config},"
-        " {accelerate_config} and {training_args}.", key="script")
+        " {accelerate_config} and {training_args}. torchtitan:CONFIG and megatron, with further"
+        " arguments, stand for the commands of these.", key="script")
     axis: str | None = option(
         "--axis", partial(checked, parse=parse_own), "AXIS",
         'Axis of your own for --script: "attn=sdpa,eager" fills in {attn}. Can be repeated.',
