@@ -76,7 +76,8 @@ def impossible(workload: Workload, c: Candidate, model: Description | None) -> I
             (model.experts % c.ep, ("ep",), f"ep must divide the model's {model.experts} experts"),
         ]  # fmt: skip
     rules += [
-        (ranks % c.ranks_a_replica, ("tp", "pp", "cp"), f"tp x pp x cp must divide {ranks} ranks"),
+        (ranks % c.ranks_a_replica, ("tp", "pp", "cp"),
+         f"tp x pp x cp must divide {ranks} rank{'s' * (ranks > 1)}"),
         (dp % shard, ("tp", "pp", "cp", "dp_shard"), "dp_shard must divide dp"),
         (shard * c.cp % c.ep, ("tp", "pp", "cp", "dp_shard", "ep"),
          "ep must divide dp_shard x cp"),

@@ -131,16 +131,18 @@ def _of_degrees(
         return list(points), []
     model = degrees.description(workload)
     possible, said = [], dict[str, dict[str, None]]()
+    plain = ""
     for c in points:
         if (found := degrees.impossible(workload, c, model)) is None:
             possible.append(c)
         else:
             axes = [name for name in found.axes if getattr(c, name) != AXES[name].plain]
             said.setdefault(found.reason, {})[_flags(c, axes)] = None
+            plain = plain or f"{AXES[axes[-1]].flag} {AXES[axes[-1]].plain}"
     lost = {why: list(each) for why, each in said.items()}
     if not possible:
         why, each = next(iter(lost.items()))
-        raise UsageError(f"{each[0]}: {why}; no candidate is left")
+        raise UsageError(f"{each[0]}: {why}; no candidate is left, so try {plain}")
     return possible, [Fixed(LEFT_OUT, _listed(each, ", "), why) for why, each in lost.items()]
 
 
