@@ -119,6 +119,7 @@ class MemoryModel:
             traits=[codes([getattr(c, name) for _, c in points]) for name in _TRAITS],
             build=codes([(workload, c.build) for workload, c in points]),
             cell=codes([(workload, c.build, c.seq_len) for workload, c in points]),
+            degrees=codes([(c.tp, c.pp, c.cp, c.ep, c.dp_shard) for _, c in points]),
         )
         self.parts = self._closed = parts
         """The parts before anything was measured."""
@@ -229,6 +230,7 @@ class _Groups:
     """By each of `_TRAITS`."""
     build: Codes
     cell: Codes
+    degrees: Codes
 
 
 def _beliefs(parts: PeakParts, groups: _Groups, base_off: float) -> Beliefs:
@@ -249,6 +251,11 @@ def _beliefs(parts: PeakParts, groups: _Groups, base_off: float) -> Beliefs:
         ),
         Term(_STATE_OFF / 4 * parts.state),
         Term(_STATE_OFF * parts.state, group=groups.stage),
+        *(
+            [Term(_STATE_OFF / 2 * parts.state, group=groups.degrees)]
+            if groups.degrees.any()
+            else ()
+        ),
         Term(_BUILD_OFF * held, group=groups.build),
         Term(_OVER_OFF * parts.head),
         Term(_OVER_OFF * parts.blocks),
