@@ -196,7 +196,7 @@ class Command:
         axes = {name: str(getattr(candidate, name)) for name in _AXES}
         own = dict(part.split("=", 1) for part in candidate.own.split(";") if "=" in part)
         dp = workload.replicas(candidate)
-        shard = dp if candidate.dp_shard == AXES["dp_shard"].plain else int(candidate.dp_shard)
+        shard = workload.shard(candidate)
         return {
             **axes,
             "dp": str(dp),

@@ -63,8 +63,7 @@ def description(workload: Workload) -> Description | None:
 
 def impossible(workload: Workload, c: Candidate, model: Description | None) -> Impossible | None:
     """Why `c` cannot be launched, where its model is known to be `model`; None if it may."""
-    ranks, dp = workload.world_size, workload.replicas(c)
-    shard = shard_of(workload, c)
+    ranks, dp, shard = workload.world_size, workload.replicas(c), workload.shard(c)
     rules: list[tuple[object, tuple[str, ...], str]] = []
     if model is not None:
         rules += [
@@ -88,11 +87,6 @@ def impossible(workload: Workload, c: Candidate, model: Description | None) -> I
          "tp, with cp 2 x tp x cp, must divide seq_len"),
     ]  # fmt: skip
     return next((Impossible(axes, why) for wrong, axes, why in rules if wrong), None)
-
-
-def shard_of(workload: Workload, c: Candidate) -> int:
-    """Replicas that share one copy of the weights, where they are told to."""
-    return workload.replicas(c) if c.dp_shard == "auto" else int(c.dp_shard)
 
 
 def _cuts_sequences(workload: Workload) -> bool:
@@ -119,7 +113,7 @@ def shares(workload: Workload, c: Candidate) -> Shares:
         return Shares()
     state = _of_weights(workload, c) / (c.tp * c.pp)
     if _SHARDED.search(workload.recipe.get("command", "")) and not c.zero_stage:
-        state /= shard_of(workload, c) * c.cp
+        state /= workload.shard(c) * c.cp
     cut = 1.0 if _cuts_sequences(workload) else _CUT_BY_TP
     blocks = (cut / c.tp + 1 - cut) / c.cp
     return Shares(state=state, blocks=blocks, head=1 / (c.tp * c.cp))

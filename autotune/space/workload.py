@@ -190,6 +190,10 @@ class Workload:
         """Ranks, or groups of ranks, with data of their own, as it was asked for."""
         return max(1, self.world_size // of.ranks_a_replica)
 
+    def shard(self, of: Settings) -> int:
+        """Replicas that share one copy of the weights, where a script is told to."""
+        return self.replicas(of) if of.dp_shard == "auto" else int(of.dp_shard)
+
     def over(self, replicas: int | None, of: Settings) -> Workload:
         """With batches that so many replicas share: as was asked for, where it is None."""
         return replace(self, world_size=replicas * of.ranks_a_replica) if replicas else self

@@ -185,7 +185,7 @@ def test_megatron_reads_its_flags(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("preset", "tool", "start"),
     [
-        ("torchtitan:mine:tuned", "torchtitan", "torchtitan.train"),
+        ("torchtitan:mine:tuned --compile.enable", "torchtitan", "torchtitan.train"),
         ("megatron --num-layers 4 --hidden-size 64", "megatron", "pretrain_gpt.py"),
     ],
 )
