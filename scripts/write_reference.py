@@ -85,6 +85,8 @@ PLACEHOLDERS = {
     "global_tokens": "Tokens of an optimizer step, over all ranks.",
     "tokens_per_batch": "Tokens of a micro-batch.",
     "world_size": "Number of ranks.",
+    "dp": "Replicas: ranks / (tp x pp x cp).",
+    "dp_replicate": "Copies of the weights: dp / dp_shard.",
     "dtype": "Value of `--dtype`.",
     "seed": "Value of `--seed`.",
     "out": "A scratch folder for checkpoints and logs. It is deleted with the launch.",

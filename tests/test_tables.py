@@ -339,11 +339,13 @@ def test_an_option_is_the_same_after_a_manifest(name: str) -> None:
         "out": "a folder", "storage": "sqlite:////a/b.db", "log": "wandb-offline,tensorboard",
         "script": "true {attn} {lr}", "axis": "attn=sdpa,eager", "given": "lr=1",
         "phase_args": "--eval-every 5",
+        "tp": "1,2", "pp": "1,2", "cp": "1,2", "ep": "1,4", "model_config": "config.json",
         "data_workers": "0,4", "pin_memory": "true,false", "prefetch": "2",
         "launch": "ssh:hosts", "nodes": "2", "interface": "eth0",
         "column": "micro_batch=mbs;tokens_per_s=tok/s", "row": "nodes=4",
     }  # fmt: skip
-    of_script = {"script": "true"} if name in ("axis", "given", "phase_args", *SCRIPT_AXES) else {}
+    alone = ("axis", "given", "phase_args", "model_config", *SCRIPT_AXES)
+    of_script = {"script": "true"} if name in alone else {}
     if name == "script":
         of_script = {"axis": examples["axis"], "given": examples["given"]}
     replayed = {"device": "replay:runs.csv"} if name in ("column", "row") else {}

@@ -21,7 +21,7 @@ from msgspec import Meta
 from autotune.errors import UsageError
 from autotune.result.choice import Repeats, Unconfirmed
 from autotune.result.files import write_whole
-from autotune.space.axes import AXES, MEMORY_AXES, ZERO_STAGES, Shape
+from autotune.space.axes import AXES, DEGREES, MEMORY_AXES, ZERO_STAGES, Shape
 from autotune.space.candidate import Candidate
 from autotune.space.engines import ENGINES
 from autotune.space.mix import LengthMix
@@ -89,9 +89,19 @@ class Config(Settings, Shape):
 
     @property
     def splits(self) -> dict[str, int] | None:
-        """Degrees of tp, pp and cp; None where ranks share a model in a way that nobody saw."""
-        found = {name: (self.degrees or {}).get(name, 1) for name in ("tp", "pp", "cp")}
-        return found if self.replicas * math.prod(found.values()) == self.world_size else None
+        """Degrees of tp, pp and cp: those that were seen, or else asked for; None where ranks
+        share a model in a way that neither explains."""
+        seen = {name: (self.degrees or {}).get(name, 1) for name in ("tp", "pp", "cp")}
+        for found in (seen, {name: getattr(self, name) for name in seen}):
+            if self.replicas * math.prod(found.values()) == self.world_size:
+                return found
+        return None
+
+    @property
+    def sharded(self) -> tuple[int, int]:
+        """Copies of the weights, and the replicas that share each."""
+        shard = self.replicas if self.dp_shard == "auto" else int(self.dp_shard)
+        return max(1, self.replicas // shard), shard
 
     @property
     def ranks(self) -> str:
@@ -379,8 +389,9 @@ class Best:
         words = str(asked.get("script"))
         told = {
             name for name, axis in AXES.items()
-            if asked.get(axis.option) is not None
-            or f"{{{name}}}" in words or (name == "zero_stage" and "{zero}" in words)
+            if asked.get(axis.option) is not None or f"{{{name}}}" in words
+            or (name == "zero_stage" and "{zero}" in words)
+            or (name == "dp_shard" and "{dp_replicate}" in words)
         }  # fmt: skip
         return told | {"micro_batch", "grad_accum", "world_size", "nodes", "seq_len", "dtype"}
 
@@ -519,7 +530,7 @@ def _check_config(where: str, config: dict[str, Any]) -> None:
             continue
         value = config[name]
         known = axis.takes(value) if axis.words else value in ZERO_STAGES or name != "zero_stage"
-        if name in MEMORY_AXES:
+        if name in (*MEMORY_AXES, *DEGREES):
             known = value >= 1
         elif name == "optimizer" and config["model"].startswith(SCRIPTS):
             known = bool(value)

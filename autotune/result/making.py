@@ -81,7 +81,7 @@ def best_of(
         unseen=unseen(choice.record.measured.phases) if command is not None else None,
         exports=_exports(
             choice.record.candidate,
-            space.workload.over(winner.config.replicas),
+            space.workload.over(winner.config.replicas, choice.record.candidate),
             fingerprint["kind"],
             environment,
         ),
@@ -115,7 +115,7 @@ def unmeasured(
         cells=(),
         ties=(),
         trials={},
-        exports=_exports(candidate, space.workload.over(replicas), device_kind, {}),
+        exports=_exports(candidate, space.workload.over(replicas, candidate), device_kind, {}),
         fingerprint={"kind": device_kind},
         environment={},
         provenance=provenance,
@@ -160,7 +160,7 @@ def _sure(certainty: Certainty | None, space: Space, winner: Config) -> Sure | N
     after = None
     if following is not None:
         asked = replace(following, **same)
-        replicas = winner.data_parallel if asked.own == winner.own else None
+        replicas = winner.data_parallel if asked.sharing == winner.candidate.sharing else None
         after = _config(asked, space.workload, replicas=replicas)
     return Sure(best=certainty.best, within_1_percent=certainty.equal, next=after)
 
@@ -189,9 +189,9 @@ def _config(
     """`candidate` as it was requested of so many `replicas`, or as it `ran`. A value that a script
     is not told is 1 in it."""
     length, batch = candidate.seq_len, candidate.micro_batch
-    data_parallel = (ran and ran.data_parallel) or replicas or workload.world_size
+    data_parallel = (ran and ran.data_parallel) or replicas or workload.replicas(candidate)
     if ran is None:
-        accum = workload.over(data_parallel).micro_steps(candidate)
+        accum = workload.over(data_parallel, candidate).micro_steps(candidate)
     else:
         accum = ran.micro_steps
         by_tokens = "{tokens_per_batch}" in workload.recipe["command"]

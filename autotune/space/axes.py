@@ -34,6 +34,8 @@ ASKED_AXES = tuple(name for name, axis in AXES.items() if not axis.always)
 """Axes that a space has only if the user asks for more than the plain value."""
 SCRIPT_AXES = tuple(name for name, axis in AXES.items() if axis.of_script)
 """Axes that only a user's script has."""
+DEGREES = ("tp", "pp", "cp", "ep")
+"""Axes of numbers, by which the ranks of a script share a model, its sequences or its experts."""
 ZERO_STAGES = (0, 1, 2, 3)
 
 _OTHERS_NAMES = {

@@ -58,6 +58,11 @@ class Candidate(Settings, Shape):
         least_stage = {"none": 0, "optimizer": 1, "all": 3}
         return self.zero_stage >= least_stage[self.offload]
 
+    @property
+    def sharing(self) -> tuple[object, ...]:
+        """What tells a script how its ranks share data."""
+        return (self.tp, self.pp, self.cp, self.ep, self.own)
+
     def covers(self, other: Candidate) -> bool:
         """Whether this needs at least the memory of `other`: it is no smaller on the axes along
         which memory grows, and equal on all others."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.errors import UsageError
-from autotune.space.axes import AXES, meant
+from autotune.space.axes import AXES, DEGREES, meant
 from autotune.space.candidate import Candidate
 from autotune.space.workload import Workload
 
@@ -37,7 +37,8 @@ _OF_ENVIRONMENT = ("allocator",)
 """Axes that torch reads from an environment variable."""
 _WHOLE = ("global_batch", "global_tokens")
 """Sizes of an optimizer step in samples and tokens. The script chooses its micro-steps."""
-_DERIVED = ("grad_accum", *_WHOLE, "tokens_per_batch", "world_size", "dtype", "seed", "out")
+_DERIVED = ("grad_accum", *_WHOLE, "tokens_per_batch", "world_size", "dp", "dp_replicate",
+            "dtype", "seed", "out")  # fmt: skip
 _AXES = tuple(name for name in AXES if name != "own")
 PREFIX = "AUTOTUNE_"
 
@@ -69,6 +70,9 @@ class Command:
                 '--script: the command is empty; write "python train.py --batch {...}"'
             )
         for name in (*self.own, *self.given):
+            if name in DEGREES:
+                values = ",".join(self.own.get(name, [self.given.get(name, "")]))
+                raise UsageError(f"--axis or --set {name}: write --{name} {values} instead")
             if name in self._known_of_ours():
                 raise UsageError(f"--axis or --set {name}: the name is reserved; choose another")
         if both := sorted(self.own.keys() & self.given.keys()):
@@ -152,8 +156,8 @@ class Command:
     ) -> tuple[dict[str, str], list[str]]:
         """Variables and words of the command for `candidate`; `files` are paths by name.
 
-        `replicas` of the model share a global batch: all ranks, where it is None. A word that is
-        one placeholder, and empty, is left out.
+        `replicas` of the model share a global batch: as was asked for, where it is None. A word
+        that is one placeholder, and empty, is left out.
         """
         values = self.values(candidate, workload, seed, replicas) | dict(files)
 
@@ -196,11 +200,16 @@ class Command:
         self, candidate: Candidate, workload: Workload, seed: int, replicas: int | None = None
     ) -> dict[str, str]:
         """The values of all placeholders that are no files."""
-        shared = workload.over(replicas)
+        shared = workload.over(replicas, candidate)
         axes = {name: str(getattr(candidate, name)) for name in _AXES}
         own = dict(part.split("=", 1) for part in candidate.own.split(";") if "=" in part)
+        dp = workload.replicas(candidate)
+        shard = workload.shard(candidate)
         return {
             **axes,
+            "dp": str(dp),
+            "dp_shard": str(shard),
+            "dp_replicate": str(dp // shard),
             **{also: axes[name] for also, name in _ALSO.items()},
             "grad_accum": str(shared.micro_steps(candidate)),
             "global_batch": str(shared.global_batch_samples(candidate)),

@@ -98,7 +98,7 @@ class Space:
         zero_stage, offload = stages[0]
         words = {
             name: sorted({getattr(b, name) for b in self.builds}, key=AXES[name].order)
-            for name in BUILD_AXES if AXES[name].words and name != "offload"
+            for name in BUILD_AXES if name not in ("depth", "zero_stage", "offload")
         }  # fmt: skip
         middle = Build(
             depth=depths[len(depths) // 2], zero_stage=zero_stage, offload=offload,

@@ -16,6 +16,7 @@ from autotune.space.models.checkpointed import checkpointed_every
 from autotune.space.models.counted import CountedShape
 from autotune.space.models.family import ModelShape
 from autotune.wire.ranks import ModelSpec
+from autotune.wire.settings import Settings
 
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]
 RECORDED = "table:"
@@ -185,9 +186,17 @@ class Workload:
         accum, rest = divmod(self.global_batch.amount, self._unit(candidate))
         return accum if accum and not rest else None
 
-    def over(self, replicas: int | None) -> Workload:
-        """With batches that so many replicas share: all ranks, where it is None."""
-        return replace(self, world_size=replicas or self.world_size)
+    def replicas(self, of: Settings) -> int:
+        """Ranks, or groups of ranks, with data of their own, as it was asked for."""
+        return max(1, self.world_size // of.ranks_a_replica)
+
+    def shard(self, of: Settings) -> int:
+        """Replicas that share one copy of the weights, where a script is told to."""
+        return self.replicas(of) if of.dp_shard == "auto" else int(of.dp_shard)
+
+    def over(self, replicas: int | None, of: Settings) -> Workload:
+        """With batches that so many replicas share: as was asked for, where it is None."""
+        return replace(self, world_size=replicas * of.ranks_a_replica) if replicas else self
 
     def micro_steps(self, candidate: Candidate) -> int:
         """`grad_accum` of a candidate that is known to divide the global batch.
@@ -202,7 +211,7 @@ class Workload:
 
     def global_batch_samples(self, candidate: Candidate) -> int:
         """Samples of one optimizer step. Raises ValueError as `micro_steps` does."""
-        return candidate.micro_batch * self.world_size * self.micro_steps(candidate)
+        return candidate.micro_batch * self.replicas(candidate) * self.micro_steps(candidate)
 
     def tokens_per_sample(self, seq_len: int) -> float:
         """Mean tokens of a sample without padding."""
@@ -246,6 +255,6 @@ class Workload:
 
     def _unit(self, candidate: Candidate) -> int:
         """Samples or tokens of one micro-step over all ranks."""
-        samples = candidate.micro_batch * self.world_size
+        samples = candidate.micro_batch * self.replicas(candidate)
         in_tokens = self.global_batch is not None and self.global_batch.unit == "tokens"
         return samples * candidate.seq_len if in_tokens else samples

@@ -185,11 +185,35 @@ class Settings:
         label="prefetch", level=Level.LAUNCH, words=("own",), pattern=_COUNT, example="2",
         quiet=True, of_script=True, metavar="INTS",
         help="Batches that each loader process of a script prepares. Fills in {prefetch}.")))
+    tp: int = field(default=1, metadata=row(Axis(
+        label="tp", level=Level.LAUNCH, quiet=True, of_script=True, metavar="INTS", example="1,2",
+        help="Degrees of tensor parallelism of a script, e.g. 1,2,4. Fills in {tp}, and {dp}.")))
+    pp: int = field(default=1, metadata=row(Axis(
+        label="pp", level=Level.LAUNCH, quiet=True, of_script=True, metavar="INTS", example="1,2",
+        help="Degrees of pipeline parallelism of a script. Fills in {pp}, and {dp}.")))
+    cp: int = field(default=1, metadata=row(Axis(
+        label="cp", level=Level.LAUNCH, quiet=True, of_script=True, metavar="INTS", example="1,2",
+        help="Degrees of context parallelism of a script. Fills in {cp}, and {dp}.")))
+    ep: int = field(default=1, metadata=row(Axis(
+        label="ep", level=Level.LAUNCH, quiet=True, of_script=True, metavar="INTS", example="1,2",
+        help="Degrees of expert parallelism of a script. Fills in {ep}.")))
+    dp_shard: str = field(default="auto", metadata=row(Axis(
+        label="dp_shard", level=Level.LAUNCH, words=("auto",), pattern=r"[1-9]\d{0,3}",
+        example="2", quiet=True, of_script=True, metavar="INTS",
+        help=(
+            "Replicas of a script that share one copy of the weights: auto, all of them, or"
+            " numbers. Fills in {dp_shard}, and {dp_replicate} (default: auto)."
+        ))))
     own: str = field(default="none", metadata=row(Axis(
         label="axis", level=Level.LAUNCH, words=("none",),
         pattern=r"[a-z_]\w*=[^;,]*(;[a-z_]\w*=[^;,]*)*", example="attn=sdpa",
         quiet=True, of_script=True)))
     # fmt: on
+
+    @property
+    def ranks_a_replica(self) -> int:
+        """Ranks that share one replica's data, as it was asked for."""
+        return self.tp * self.pp * self.cp
 
     @property
     def compiles(self) -> bool:

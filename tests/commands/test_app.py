@@ -22,7 +22,7 @@ from autotune.commands.tune import Tune
 from autotune.errors import UsageError
 from autotune.measure.testbed.resolve import resolve
 from autotune.result.folder.ending import Ending, StudyEnd
-from autotune.space.axes import AXES
+from autotune.space.axes import AXES, DEGREES, SCRIPT_AXES
 from autotune.space.candidate import Candidate
 from autotune.space.models.defaults import Lora
 from autotune.space.options import Options
@@ -155,6 +155,8 @@ FLAGS = {
     "--script": ("true", "script", "true"),
     "--axis": ("attn=sdpa,eager", "axis", "attn=sdpa,eager"),
     "--set": ("lr=1e-4", "given", "lr=1e-4"),
+    "--model-config": ("config.json", "model_config", Path("config.json")),
+    **{f"--{name}": ("1,4", name, (1, 4)) for name in DEGREES},
     "--data-workers": ("0,4", "data_workers", ("0", "4")),
     "--pin-memory": ("true", "pin_memory", ("true",)),
     "--prefetch": ("2,4", "prefetch", ("2", "4")),
@@ -184,7 +186,8 @@ def test_the_flags_are_these_and_no_others(run: Runs) -> None:
 @pytest.mark.parametrize("flag", FLAGS)
 def test_a_flag_sets_its_option(flag: str, parsed: Parsed) -> None:
     text, field, value = FLAGS[flag]
-    of_script = flag in ("--axis", "--set", "--data-workers", "--pin-memory", "--prefetch")
+    scripts = ("--axis", "--set", "--model-config", *(AXES[name].flag for name in SCRIPT_AXES))
+    of_script = flag in scripts
     more = ["--script", "true"] if of_script else []
     if flag in ("--column", "--row"):
         more = ["--device", "replay:runs.csv"]

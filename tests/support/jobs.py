@@ -92,7 +92,7 @@ def train(
     copy: bool = False,
     statistics: bool = False,
     kept: bool = True,
-    **axes: str,
+    **axes: Any,
 ) -> Trained:
     """Train the same tokens from the same weights, whatever the engine.
 

@@ -157,7 +157,8 @@ def torchtitan() -> Parser:
         apply = importlib.import_module("torchtitan_config").apply
         mine: Any = SimpleNamespace(tuned=lambda: apply(trainer.Config()))
         sys.modules["mine"] = mine
-        found = manager().parse_args(["--module", "mine", "--config", "tuned"])
+        words = _words(folder) or ["--module", "mine", "--config", "tuned"]
+        found = manager().parse_args(words)
         found.__post_init__()
         training, parallelism = found.training, found.parallelism
         kept = found.activation_checkpoint
@@ -174,6 +175,7 @@ def torchtitan() -> Parser:
                 parallelism.tensor_parallel_degree,
                 parallelism.pipeline_parallel_degree,
                 parallelism.context_parallel_degree,
+                parallelism.expert_parallel_degree,
             ],
             "reshard": parallelism.fsdp_reshard_after_forward,
             "checkpointing": type(kept).__qualname__.partition(".")[0] if kept else "none",
@@ -203,7 +205,7 @@ def megatron() -> Parser:
              str(folder / "megatron.sh")],
             check=True, capture_output=True, text=True,
         ).stdout.split()  # fmt: skip
-        sys.argv = ["pretrain_gpt.py", *given, *own]
+        sys.argv = ["pretrain_gpt.py", *(_words(folder) or given), *own]
         found = arguments.parse_args()
         arguments.validate_args(found)
         each = found.micro_batch_size * found.data_parallel_size
@@ -219,6 +221,7 @@ def megatron() -> Parser:
                 found.tensor_model_parallel_size,
                 found.pipeline_model_parallel_size,
                 found.context_parallel_size,
+                found.expert_model_parallel_size,
             ],
             "clip": found.clip_grad,
             "recompute": [
@@ -246,6 +249,12 @@ TOOLS: dict[str, Callable[[], Parser]] = {
     "torchtitan": torchtitan,
     "megatron": megatron,
 }
+
+
+def _words(folder: Path) -> list[str]:
+    """Words of a command in `folder`, which are read in the place of the export."""
+    file = folder / "words.json"
+    return list(json.loads(file.read_text())) if file.exists() else []
 
 
 def _yaml(path: Path) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Border:
         """Of the replicas that ran."""
         ran = self.outcome.measurement.ran if self.outcome.measurement else None
         replicas = ran.data_parallel if ran else None
-        return workload.over(replicas).micro_steps(self.candidate)
+        return workload.over(replicas, self.candidate).micro_steps(self.candidate)
 
 
 @dataclass(frozen=True, kw_only=True)

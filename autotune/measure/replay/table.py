@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from autotune.errors import UsageError
 from autotune.measure.replay.grid import Grid, GridRow
-from autotune.space.axes import AXES, MEMORY_AXES, ZERO_STAGES, meant
+from autotune.space.axes import AXES, DEGREES, MEMORY_AXES, ZERO_STAGES, meant
 from autotune.space.candidate import Candidate
 from autotune.space.models.counted import guessed
 from autotune.space.outcome import Verdict
@@ -35,12 +35,12 @@ RATES = ("tokens_per_s", "tokens_per_s_per_device", "samples_per_s", "step_s")
 PEAKS = {"peak_bytes": 1.0, "peak_mib": 2.0**20, "peak_gib": 2.0**30, "peak_gb": 1e9}
 RESULTS = (*RATES, *PEAKS, "status", "run_s", "global_batch")
 """What a column may have beside axes."""
-DEGREES = ("tp", "pp", "cp", "ep")
-"""Axes of a script's own, by which ranks share a replica."""
 CAPACITY_BYTES = 80 * 2**30
 """Of a device where nothing tells it."""
 RUN_S = 60.0
 """What a run is taken to last where the table does not say it."""
+_OWN = ("own", "dp_shard", *DEGREES)
+"""Axes that are a table's own, as others write them; nothing is derived from them."""
 _STEPS = 3
 _PARAMETERS = 10**9
 _USUAL = {
@@ -155,7 +155,7 @@ def _usual(found: _Description, names: Sequence[str]) -> None:
         name = own.get(plain) or (plain if plain in AXES or plain in RESULTS else None)
         if name is None and meant(plain, MEMORY_AXES) in MEMORY_AXES and len(plain) > 1:
             name = meant(plain, MEMORY_AXES)
-        if name is not None and name != "own":
+        if name is not None and name not in ("own", "dp_shard"):
             (found.results if name in RESULTS else found.axes).setdefault(name, column)
 
 
@@ -242,7 +242,7 @@ class _Table:
             column, words = _column(axis), axis.values if isinstance(axis, _Axis) else {}
             text = str(column) if isinstance(column, int) else _plain(cells[column] or "")
             text = words.get(text, text)
-            if name in AXES and name != "own":
+            if name in AXES and name not in _OWN:
                 values[name] = _value(name, text)
             else:
                 own.append(f"{name}={re.sub('[;,]', '_', text)}")

@@ -29,6 +29,7 @@ from autotune.measure.script.files import Files
 from autotune.measure.script.launch import Launch
 from autotune.measure.script.seen import Mismatch, Ranks
 from autotune.measure.script.timing import Timing
+from autotune.space.axes import DEGREES
 from autotune.space.candidate import Build, Candidate
 from autotune.space.command import PREFIX, Command
 from autotune.space.outcome import Verdict
@@ -91,13 +92,15 @@ class Launches:
         self._rows = wiring.rows
         self._got: dict[str, dict[int, int]] = {}
         """By axis: what was asked for, and what ran instead."""
-        self._replicas: dict[str, int] = {}
-        """Of the ranks, by the script's own axes, where several share their data."""
+        self._replicas: dict[tuple[object, ...], int] = {}
+        """By `Candidate.sharing`, where they are not as many as were asked for."""
+        self._said: set[tuple[object, ...]] = set()
+        """By the same, where it was said that the degrees are others than were asked for."""
 
     def run(self, job: Job, deadline: float) -> Result:
         before = dict(self._replicas)
         result = self._run(job, deadline)
-        if self._replicas != before:  # it was told to accumulate too little
+        if self._replicas != before:  # it was told to accumulate for others
             result = self._run(job, deadline)
         other = self._tells_rows(job.candidate)
         if other is None:
@@ -178,7 +181,7 @@ class Launches:
         log = self._wiring.logs / f"launch{self._launches:03d}.log"
         folder = temporary_folder(log)
         workload = self._space.workload
-        replicas = self._replicas.get(job.candidate.own)
+        replicas = self._replicas.get(job.candidate.sharing)
         self._files.write(job.candidate, folder, replicas)
         paths = self._files.paths(folder)
         Path(paths["out"]).mkdir(exist_ok=True)
@@ -232,12 +235,15 @@ class Launches:
                 return failed
             if ranks.made >= CHECKED_STEPS:
                 accum = self._accum(job, ranks)
+                if accum is None:
+                    return self._undivided(job.candidate, ranks)
                 found = ranks.mismatch(accum, world_size, self._rows or 1)
                 if found is not None and self._learns_replicas(found, ranks, job.candidate):
                     return Result(verdict=Verdict.UNSUPPORTED, reason=found.says)
                 if found is not None and not self._learns_rows(found):
                     return self._refused(found, job.candidate)
                 self._say_dtype(ranks)
+                self._say_degrees(ranks, job.candidate)
             phase = timing.feed(ranks)
             self._wiring.on_phase(phase or self._phase(launch), ranks.made)
             if timing.enough or (launch.ended and timing.measured):
@@ -263,21 +269,32 @@ class Launches:
             )
         return bool(missing - self._absent) or (launch.in_phase and bool(missing))
 
-    def _accum(self, job: Job, ranks: Ranks) -> int:
-        """Micro-steps that reach the global batch with as many replicas as there are."""
-        if self._space.workload.global_batch is None:
+    def _accum(self, job: Job, ranks: Ranks) -> int | None:
+        """Micro-steps that reach the global batch with as many replicas as there are; None where
+        none do."""
+        workload, asked = self._space.workload, job.candidate
+        if workload.global_batch is None or len(ranks.all) != workload.world_size:
             return job.grad_accum
-        each = len(ranks.all) // len(ranks.sharing.replicas)
-        return self._space.workload.micro_steps(job.candidate) * max(1, each)
+        return workload.over(len(ranks.sharing.replicas), asked).grad_accum(asked)
+
+    def _undivided(self, candidate: Candidate, ranks: Ranks) -> Result:
+        """The ranks are not the replicas that were asked for, and miss the global batch."""
+        replicas, batch = len(ranks.sharing.replicas), self._space.workload.global_batch
+        asked = self._space.workload.replicas(candidate)
+        reason = f"asked for dp {asked}, the ranks are {replicas} replicas, which miss {batch}"
+        return Result(
+            verdict=Verdict.UNSUPPORTED, reason=reason,
+            unsupported=("micro_batch", *DEGREES, "own"),
+        )  # fmt: skip
 
     def _learns_replicas(self, found: Mismatch, ranks: Ranks, candidate: Candidate) -> bool:
-        """Whether `found` shows that the script was told too few micro-steps, since its ranks are
-        fewer replicas than was known."""
+        """Whether `found` shows that the script was told other micro-steps than it needs, since
+        its ranks are fewer or more replicas than was known."""
         replicas = len(ranks.sharing.replicas)
-        known = self._replicas.get(candidate.own, self._space.workload.world_size)
-        if found.axis != "grad_accum" or replicas >= known:
+        known = self._replicas.get(candidate.sharing, self._space.workload.replicas(candidate))
+        if found.axis != "grad_accum" or replicas == known:
             return False
-        self._replicas[candidate.own] = replicas
+        self._replicas[candidate.sharing] = replicas
         return True
 
     def _learns_rows(self, found: Mismatch) -> bool:
@@ -303,6 +320,17 @@ class Launches:
             self._wiring.note(
                 f"--dtype {asked} was requested, but the model computes in {ranks.dtype}"
             )
+
+    def _say_degrees(self, ranks: Ranks, candidate: Candidate) -> None:
+        """Where the ranks share the model in another way than the script is told."""
+        asked = {name: getattr(candidate, name) for name in ("tp", "pp", "cp")
+                 if self._command.says(name)}  # fmt: skip
+        seen = {name: ranks.sharing.degrees.get(name, 1) for name in asked}
+        if not ranks.sharing.known or asked == seen or candidate.sharing in self._said:
+            return
+        self._said.add(candidate.sharing)
+        both = (" ".join(f"{n} {size}" for n, size in each.items()) for each in (asked, seen))
+        self._wiring.note("{} was requested, but the ranks have {}".format(*both))
 
     @staticmethod
     def _phase(launch: Launch) -> Phase:
@@ -441,8 +469,12 @@ class Launches:
             state_bytes=0,
             conditions=timing.conditions(),
             energy=timing.energy(),
-            ran=ranks.ran(len(steps.warmup.step_s), self._accum(job, ranks), self._rows or 1),
             phases=launch.phases(ranks),
+            ran=ranks.ran(
+                len(steps.warmup.step_s),
+                self._accum(job, ranks) or job.grad_accum,
+                self._rows or 1,
+            ),
         )
         return Result(
             verdict=Verdict.PRUNED if steps.stopped_early else Verdict.OK,

@@ -45,6 +45,16 @@ def apart(ranks: Iterable[int], *, known: bool = True) -> Sharing:
     return Sharing(replicas=replicas, degrees=_above_1(dp=len(replicas)), known=known)
 
 
+def as_asked(ranks: Iterable[int], **degrees: int) -> Sharing:
+    """Nothing shows who shares data: these `degrees` are taken for it, with neighbours sharing."""
+    numbers, each = sorted(ranks), math.prod(degrees.values())
+    if each == 1 or len(numbers) % each:
+        return apart(numbers, known=False)
+    replicas = [numbers[n : n + each] for n in range(0, len(numbers), each)]
+    found = _above_1(dp=len(replicas), **degrees)
+    return Sharing(replicas=replicas, degrees=found, known=False)
+
+
 def sharing(places: Places, parts: int = 1) -> Sharing:
     """What `places` show, where batches have 1 / `parts` of the length that was asked for."""
     averaged = _averaged(places)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from autotune.measure.runner.channel import Peer
-from autotune.measure.script.replicas import Sharing, apart, sharing
+from autotune.measure.script.replicas import Sharing, apart, as_asked, sharing
 from autotune.space.candidate import Candidate
 from autotune.wire.emulated import emulating
 from autotune.wire.hook import Left, Place, Seen, Step
@@ -100,12 +100,16 @@ class Ranks:
 
     @cached_property
     def sharing(self) -> Sharing:
-        """Which ranks train on the same data. Each has its own until they were looked at."""
-        by_rank = self._by_rank
+        """Which ranks train on the same data: as was asked for, until they were looked at."""
+        by_rank, asked = self._by_rank, self._candidate
         places = {n: seen.place for n, r in by_rank.items() if (seen := r.latest) and seen.place}
-        if len(places) < max(2, len(self.all)):
-            return apart(by_rank, known=len(by_rank) == 1)
-        return sharing(places, self._parts)
+        if len(by_rank) == 1:
+            return apart(by_rank)
+        if len(places) >= max(2, len(self.all)):
+            found = sharing(places, self._parts)
+            if found.known:
+                return found
+        return as_asked(by_rank, tp=asked.tp, pp=asked.pp, cp=asked.cp)
 
     @property
     def _by_rank(self) -> dict[int, Process]:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from autotune.errors import UsageError
+from autotune.space import degrees
 from autotune.space.axes import AXES
 from autotune.space.candidate import Build, Candidate
 from autotune.space.engines import engine_of
@@ -75,6 +76,8 @@ def valid(
     if device_kind is not None:
         kept, lacking = _possible(kept, workload, device_kind)
         left_out += lacking
+    kept, impossible = _of_degrees(kept, workload)
+    left_out += impossible
     kept, undivided = _dividing(kept, workload)
     return kept, left_out + undivided
 
@@ -116,6 +119,33 @@ def _possible(
     ]
 
 
+def _of_degrees(
+    points: Sequence[Candidate], workload: Workload
+) -> tuple[list[Candidate], list[Fixed]]:
+    """The `points` whose degrees of parallelism go together, and why others are left out.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if not workload.of_script or workload.recorded:
+        return list(points), []
+    model = degrees.description(workload)
+    possible, said = [], dict[str, dict[str, None]]()
+    plain = ""
+    for c in points:
+        if (found := degrees.impossible(workload, c, model)) is None:
+            possible.append(c)
+        else:
+            axes = [name for name in found.axes if getattr(c, name) != AXES[name].plain]
+            said.setdefault(found.reason, {})[_flags(c, axes)] = None
+            plain = plain or f"{AXES[axes[-1]].flag} {AXES[axes[-1]].plain}"
+    lost = {why: list(each) for why, each in said.items()}
+    if not possible:
+        why, each = next(iter(lost.items()))
+        raise UsageError(f"{each[0]}: {why}; no candidate is left, so try {plain}")
+    return possible, [Fixed(LEFT_OUT, _listed(each, ", "), why) for why, each in lost.items()]
+
+
 def _not_there(points: Collection[Candidate]) -> list[Fixed]:
     """What has to be said of those of `points` whose stage and offload do not go together."""
     stages: dict[str, set[int]] = {}
@@ -130,7 +160,7 @@ def _not_there(points: Collection[Candidate]) -> list[Fixed]:
     return [Fixed(LEFT_OUT, ", ".join(what), why)] if what else []
 
 
-def _flags(build: Build, axes: Sequence[str]) -> str:
+def _flags(build: Build | Candidate, axes: Sequence[str]) -> str:
     """The values of `build` on `axes` as they are written."""
     return " ".join(f"{AXES[name].flag} {getattr(build, name)}" for name in axes)
 
@@ -171,7 +201,7 @@ def _dividing(
     return candidates, [Fixed(LEFT_OUT, f"micro_batch {'; '.join(what)}", why)] if what else []
 
 
-def _listed(values: Sequence[int]) -> str:
+def _listed(values: Sequence[int | str], between: str = ",") -> str:
     """All of a few, else the first of them and their number."""
-    shown = ",".join(map(str, values[:_SHOWN]))
-    return shown if len(values) <= _SHOWN else f"{shown},... ({len(values)} values)"
+    shown = between.join(map(str, values[:_SHOWN]))
+    return shown if len(values) <= _SHOWN else f"{shown}{between}... ({len(values)} values)"

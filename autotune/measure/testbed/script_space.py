@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ from autotune.measure.testbed.candidates import asked_axes, axes_of, points_of
 from autotune.measure.testbed.lacking import check_energy
 from autotune.measure.testbed.ranks import capacity, chosen_world_size
 from autotune.measure.testbed.resolve import chosen_dtype
-from autotune.space.axes import AXES
+from autotune.space import degrees
+from autotune.space.axes import AXES, DEGREES
 from autotune.space.command import Command, combined
 from autotune.space.engines import AUTO, engine_for, stages_of
+from autotune.space.models import where
 from autotune.space.models.counted import guessed
 from autotune.space.models.defaults import MICRO_BATCHES
+from autotune.space.models.described import Description, described
 from autotune.space.options import Options
 from autotune.space.space import Fixed, Space
 from autotune.space.workload import Workload
@@ -40,7 +44,8 @@ def resolve_script(
     """
     check_energy(options, device)
     command = options.script.command if known is None else command_of(known)
-    axes = _axes(options, command, device.kind)
+    model = _described(options, known)
+    axes = _axes(options, command, device.kind, model)
     points = points_of(axes)
     ranks, ranks_why = _ranks(options, command)
     world_size, _ = chosen_world_size(device, cores, ranks)
@@ -56,9 +61,11 @@ def resolve_script(
         engine=_engine(options, command),
         world_size=world_size,
         global_batch=options.space.global_batch,
-        recipe=_recipe(command),
+        recipe=_recipe(command) | ({"described": asdict(model)} if model else {}),
         shapes=[
-            guessed(depth, axes["seq_len"], tokens, limits.capacity_bytes)
+            model.shape(depth, list(axes["seq_len"]))
+            if model
+            else guessed(depth, axes["seq_len"], tokens, limits.capacity_bytes)
             for depth in axes["depth"]
         ],
     )
@@ -76,6 +83,15 @@ def resolve_script(
         ],
         whys={name: None for name in axes if not command.says(name)},
     ).space(options)
+
+
+def _described(options: Options, known: Workload | None) -> Description | None:
+    """The script's model, where the user named its config. Raises UsageError for one that is
+    none."""
+    if known is not None:
+        return degrees.description(known)
+    path = options.script.model_config
+    return None if path is None else described(where.folder() / path, "--model-config")
 
 
 def _recipe(command: Command) -> dict[str, Any]:
@@ -97,7 +113,9 @@ def command_of(workload: Workload) -> Command:
     )  # fmt: skip
 
 
-def _axes(options: Options, command: Command, device_kind: str) -> dict[str, tuple[Any, ...]]:
+def _axes(
+    options: Options, command: Command, device_kind: str, model: Description | None
+) -> dict[str, tuple[Any, ...]]:
     """The values of every axis that the space has.
 
     Raises:
@@ -109,6 +127,8 @@ def _axes(options: Options, command: Command, device_kind: str) -> dict[str, tup
     if options.space.tokens_per_batch is not None and not by_tokens:
         raise UsageError(_untold("--tokens-per-batch", "tokens_per_batch"))
     told = {name for name in AXES if command.says(name)}
+    if command.says("dp_replicate"):  # the other factor of the same
+        told.add("dp_shard")
     if options.space.tokens_per_batch is not None:
         told.add("micro_batch")
     for name in AXES:
@@ -117,7 +137,8 @@ def _axes(options: Options, command: Command, device_kind: str) -> dict[str, tup
         searched = name in command.named or (name == "micro_batch" and name in told)
         if name not in asked and searched:
             asked[name] = _default(name, options.space.engine, device_kind)
-    return axes_of(_UNTOLD | asked | {"own": combined(command.own)})
+    untold = _UNTOLD if model is None else _UNTOLD | {"depth": (model.layers,)}
+    return axes_of(untold | asked | {"own": combined(command.own)})
 
 
 def _check_told(options: Options, command: Command, axes: Mapping[str, tuple[Any, ...]]) -> None:
@@ -149,9 +170,11 @@ def _check_told(options: Options, command: Command, axes: Mapping[str, tuple[Any
             )
 
 
-def _ranks(options: Options, command: Command) -> tuple[int, str]:
-    """Ranks that the command starts, and why so many."""
+def _ranks(options: Options, command: Command) -> tuple[int | None, str]:
+    """Ranks that the command starts, and why so many; None for one on each device."""
     asked = options.devices.world_size
+    if asked is None and command.ranks is None and "world_size" in command.placeholders:
+        return None, "one on each device"
     if asked is None:
         return (
             command.ranks or 1,
@@ -187,6 +210,8 @@ def _default(name: str, engine: str, device_kind: str) -> tuple[Any, ...]:
         return ("none", "full")
     if name == "zero_stage":
         return stages_of(engine)
+    if name in (*DEGREES, "dp_shard"):
+        return (AXES[name].plain,)
     flag, example = AXES[name].flag, AXES[name].example or (AXES[name].words or ("512",))[-1]
     raise UsageError(f"{flag}: give values for {{{name}}}, e.g. {flag} {example}")
 

@@ -83,14 +83,24 @@ def fallback(checkpointing: str) -> tuple[str, ...]:
     return (f"checkpointing full, and not {checkpointing}: slower, and its peak is another",)
 
 
-def own_settings(best: Best) -> tuple[str, ...]:
-    """What a script alone was told, as "name value"."""
-    names = ("data_workers", "pin_memory", "prefetch")
-    loading = [f"{name} {value}" for name in names
-               if (value := getattr(best.config, name)) != AXES[name].plain]  # fmt: skip
+def own_settings(best: Best, says: Collection[str] = ()) -> tuple[str, ...]:
+    """What a script alone was told, without what a tool `says`, as "name value"."""
+    names = [name for name in SCRIPT_AXES if name not in ("own", *says)]
+    told = [f"{name} {value}" for name in names
+            if (value := getattr(best.config, name)) != AXES[name].plain]  # fmt: skip
     own = best.config.own
     pairs = () if own == AXES["own"].plain else own.split(";")
-    return (*loading, *(each.replace("=", " ", 1) for each in pairs))
+    return (*told, *(each.replace("=", " ", 1) for each in pairs))
+
+
+def otherwise(best: Best) -> list[str]:
+    """What is said where a script was told other degrees than its ranks were seen to have."""
+    seen = best.config.splits or {}
+    asked = {name: getattr(best.config, name) for name in seen if best.knows(name)}
+    if best.known is None or all(seen[name] == size for name, size in asked.items()):
+        return []
+    both = (" ".join(f"{name} {of[name]}" for name in asked) for of in (asked, seen))
+    return ["The script was told {}; its ranks were seen to have {}, which counts.".format(*both)]
 
 
 def _is_harmless(lack: str) -> bool:
@@ -118,7 +128,7 @@ def unexpressed(best: Best, says: Collection[str]) -> tuple[str, ...]:
         if name not in says and not _plain(config, name) and (known is None or name in known)
     ]
     if known is not None:
-        return (*missing, *(() if "own" in says else own_settings(best)))
+        return (*missing, *(() if "own" in says else own_settings(best, says)))
     if "param_dtype" not in says and config.param_dtype == "auto" and best.dtypes is not None:
         # Tools load weights in all kinds of types.
         missing.append(f"weights in {best.dtypes['weights']}")

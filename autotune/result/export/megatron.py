@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from autotune.result.best import Best
-from autotune.result.export.format import BATCHES, Exported, exported, fallback
+from autotune.result.export.format import BATCHES, Exported, exported, fallback, otherwise
+from autotune.space.axes import DEGREES
 from autotune.wire.recipe import CLIP_NORM
 
 _OPTIMIZERS = {"adamw": "adam", "muon": "muon"}
@@ -28,6 +29,9 @@ def export(best: Best) -> Exported:
             ("world_size", f"--{_DEGREES[name]}-parallel-size {size}")
             for name, size in config.splits.items()
         ]
+        if best.known is not None:
+            flags.append(("ep", f"--expert-model-parallel-size {config.ep}"))
+        says |= set(DEGREES)
     if config.dtype != "fp32":
         flags.append(("dtype", f"--{config.dtype}"))
     if config.width is not None:
@@ -50,4 +54,6 @@ def export(best: Best) -> Exported:
     lines = "".join(f"  {flag}\n" for field, flag in flags if best.knows(field))
     text = f"# shellcheck shell=bash disable=SC2034\nAUTOTUNE_ARGS=(\n{lines})\n"
     comment = "Megatron-LM also needs --num-attention-heads and --max-position-embeddings."
-    return exported(best, says, {"megatron.sh": text}, instead=instead, comments=[comment])
+    return exported(
+        best, says, {"megatron.sh": text}, instead=instead, comments=[comment, *otherwise(best)]
+    )

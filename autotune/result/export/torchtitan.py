@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.result.best import Best
-from autotune.result.export.format import BATCHES, Exported, exported, fallback
+from autotune.result.export.format import BATCHES, Exported, exported, fallback, otherwise
+from autotune.space.axes import DEGREES
 from autotune.wire.recipe import CLIP_NORM
 
 _PYTHON = '''\
@@ -68,7 +69,14 @@ def export(best: Best) -> Exported:
     if config.splits is not None:
         degrees = {f"parallelism.{_DEGREES[name]}_parallel_degree": size
                    for name, size in config.splits.items()}  # fmt: skip
+        if best.known is not None and best.knows("ep"):
+            degrees["parallelism.expert_parallel_degree"] = config.ep
+        if best.known is not None and best.knows("dp_shard"):
+            replicate, shard = config.sharded
+            degrees["parallelism.data_parallel_replicate_degree"] = replicate
+            degrees["parallelism.data_parallel_shard_degree"] = shard
         lines += _lines(degrees, 4)
+        says |= {*DEGREES, "dp_shard"}
     if best.knows("compile"):
         lines.append(f"    config.compile = {_COMPILE[config.compile]}")
         if config.compile == "on":
@@ -94,7 +102,9 @@ def export(best: Best) -> Exported:
         newer="\n".join(_lines(newer, 8)),
         lines="\n".join(lines),
     )
-    return exported(best, says, {"torchtitan_config.py": text}, instead=instead)
+    return exported(
+        best, says, {"torchtitan_config.py": text}, instead=instead, comments=otherwise(best)
+    )
 
 
 def _lines(settings: dict[str, Any], indent: int) -> list[str]:

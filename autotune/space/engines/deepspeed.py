@@ -66,13 +66,13 @@ class DeepSpeed(EngineFacts):
         # stage 3 the fp32 gradients' (stage_1_and_2.py and stage3.py of its runtime/zero).
         low = self.weights_in(workload.dtype, of) != "fp32"
         passing = 4.0 if of.zero_stage == 3 or not low else 2.0
-        others = 1 - 1 / workload.world_size if of.zero_stage == 1 else 0.0
+        others = 1 - 1 / workload.replicas(of) if of.zero_stage == 1 else 0.0
         moved = replace(
             whole,
             gradients=others * whole.gradients,
             optimizer=0.0,
             host=whole.optimizer,
-            passing=passing * workload.shape(of.depth).trainable / workload.world_size,
+            passing=passing * workload.shape(of.depth).trainable / workload.replicas(of),
         )
         if of.offload == "all":
             moved = replace(moved, weights=0.0, host=moved.host + whole.weights)
@@ -122,7 +122,7 @@ class DeepSpeed(EngineFacts):
         group (stage_1_and_2.py, stage3.py of its runtime/zero). Offloaded, the host has them."""
         if not of.zero_stage or of.offload != "none":
             return 0.0
-        stepped = workload.shape(of.depth).trainable / workload.world_size
+        stepped = workload.shape(of.depth).trainable / workload.replicas(of)
         return BYTES["fp32"] * (min(stepped, _SUB_GROUP) if of.zero_stage == 3 else stepped)
 
     def library_bytes(self, device_kind: str) -> int:

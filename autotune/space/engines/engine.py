@@ -78,7 +78,7 @@ class EngineFacts:
         and each stage divides one more of them by the number of ranks. The rest is the same count
         for what the engines keep.
         """
-        shape, stage, ranks = workload.shape(of.depth), of.zero_stage, workload.world_size
+        shape, stage, ranks = workload.shape(of.depth), of.zero_stage, workload.replicas(of)
         n, stepped = shape.parameters, shape.trainable
         weight = BYTES[self.weights_in(workload.dtype, of)]
         muon = shape.block_matrices if of.optimizer == "muon" else 0

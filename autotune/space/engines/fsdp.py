@@ -31,7 +31,7 @@ class Fsdp(EngineFacts):
         reduced at once: those of several micro-steps wait whole for the last one, in what they are
         sent as (`accumulate_unsharded_grad_if_needed` of its _fsdp_param.py)."""
         whole = super().state(workload, of)
-        share = 1 if of.zero_stage == 3 else workload.world_size
+        share = 1 if of.zero_stage == 3 else workload.replicas(of)
         gradients = whole.gradients
         if isinstance(of, Candidate) and (workload.grad_accum(of) or 1) > 1:
             gradients = self._reduced_bytes(workload, of)

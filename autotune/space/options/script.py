@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from autotune.errors import UsageError
 from autotune.space.command import Command, parse_own, parse_set
 from autotune.space.models import where
-from autotune.space.options.flag import as_it_is, checked, option
+from autotune.space.options.flag import as_it_is, as_path, checked, option
+from autotune.space.presets import expanded
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptOptions:
     # fmt: off
     template: str | None = option(
-        "--script", as_it_is, "COMMAND",
+        "--script", expanded, "COMMAND",
         "Command of your own training script. autotune fills in {micro_batch}, {seq_len} and"
         " other axes, {out} (a scratch folder), and the files {deepspeed_config},"
-        " {accelerate_config} and {training_args}.", key="script")
+        " {accelerate_config} and {training_args}. torchtitan:CONFIG and megatron, with further"
+        " arguments, stand for the commands of these.", key="script")
     axis: str | None = option(
         "--axis", partial(checked, parse=parse_own), "AXIS",
         'Axis of your own for --script: "attn=sdpa,eager" fills in {attn}. Can be repeated.',
@@ -31,13 +34,20 @@ class ScriptOptions:
         "--phase-args", as_it_is, "ARGUMENTS",
         "Arguments for --script in finals and verify, with which it evaluates and saves soon:"
         ' "--eval_steps 5 --save_steps 5". Then their memory counts, too.')
+    model_config: Path | None = option(
+        "--model-config", as_path, "FILE",
+        "config.json of transformers that describes a script's model, so that degrees of"
+        " parallelism that it cannot have are left out, and memory and time are expected by it.")
     # fmt: on
 
     def __post_init__(self) -> None:
         if self.template is not None:
             self.command  # noqa: B018 - which checks it
             return
-        given = {"--axis": self.axis, "--set": self.given, "--phase-args": self.phase_args}
+        given = {
+            "--axis": self.axis, "--set": self.given, "--phase-args": self.phase_args,
+            "--model-config": self.model_config,
+        }  # fmt: skip
         for flag, value in given.items():
             if value is not None:
                 raise UsageError(f"{flag} {value}: only with --script")

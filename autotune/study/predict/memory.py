@@ -18,6 +18,7 @@ from autotune.result.earlier import Point
 from autotune.space.arrays import Array, Codes
 from autotune.space.axes import ASKED_AXES
 from autotune.space.candidate import Candidate
+from autotune.space.degrees import shares
 from autotune.space.engines import BYTES, engine_of, state_bytes
 from autotune.space.workload import Workload
 from autotune.study.predict.belief import Beliefs, Term, Variant, codes, normal_cdf
@@ -118,6 +119,7 @@ class MemoryModel:
             traits=[codes([getattr(c, name) for _, c in points]) for name in _TRAITS],
             build=codes([(workload, c.build) for workload, c in points]),
             cell=codes([(workload, c.build, c.seq_len) for workload, c in points]),
+            degrees=codes([(c.tp, c.pp, c.cp, c.ep, c.dp_shard) for _, c in points]),
         )
         self.parts = self._closed = parts
         """The parts before anything was measured."""
@@ -228,6 +230,7 @@ class _Groups:
     """By each of `_TRAITS`."""
     build: Codes
     cell: Codes
+    degrees: Codes
 
 
 def _beliefs(parts: PeakParts, groups: _Groups, base_off: float) -> Beliefs:
@@ -248,6 +251,11 @@ def _beliefs(parts: PeakParts, groups: _Groups, base_off: float) -> Beliefs:
         ),
         Term(_STATE_OFF / 4 * parts.state),
         Term(_STATE_OFF * parts.state, group=groups.stage),
+        *(
+            [Term(_STATE_OFF / 2 * parts.state, group=groups.degrees)]
+            if groups.degrees.any()
+            else ()
+        ),
         Term(_BUILD_OFF * held, group=groups.build),
         Term(_OVER_OFF * parts.head),
         Term(_OVER_OFF * parts.blocks),
@@ -317,17 +325,18 @@ def closed_forms(points: Sequence[Point], device_kind: str) -> PeakParts:
     base, state, blocks, head = [], [], [], []
     for workload, c in points:
         engine = engine_of(workload, c)
-        held = engine.state(workload, c)
+        held, of = engine.state(workload, c), shares(workload, c)
         shape = workload.shape(c.depth)
         kept = c.tokens * shape.block_bytes(c.checkpointing, workload.dtype)
         logits = c.tokens * shape.head_bytes
+        kept, logits = of.blocks * kept, of.head * logits
         if c.loss == "chunked":
             logits /= LOSS_CHUNKS
         if device_kind == "cuda" and c.compile == "on":
             kept, logits = kept * _COMPILED_KEEPS, logits * _COMPILED_KEEPS
         # The hinge: gradients come as activations go. On the CPU offload moves none elsewhere.
         here = replace(c, offload="none") if device_kind == "cpu" else c
-        gradients = engine.state(workload, here).gradients
+        gradients = of.state * engine.state(workload, here).gradients
         more = max(1.0, gradients / (kept + logits))
         passing = engine.passing_bytes(workload, c, device_kind) if device_kind == "cpu" else 0.0
         if device_kind == "cuda" and c.zero_stage:
@@ -339,7 +348,7 @@ def closed_forms(points: Sequence[Point], device_kind: str) -> PeakParts:
         family = "" if workload.of_script else workload.family
         process = _process_bytes(family, device_kind)
         base.append(process + engine.library_bytes(device_kind) + compiled)
-        state.append(held.weights + held.optimizer + on_host + passing)
+        state.append(of.state * (held.weights + held.optimizer + on_host + passing))
         blocks.append(more * kept)
         head.append(more * logits)
     return PeakParts(

@@ -93,7 +93,9 @@ class Predictor:
                 self.host_memory.observe(place, found.peaks.host_bytes)
             off = DRIFT if final else bent(self._space.workload, candidate)
             if timed:
-                step = found.step.times(_ranks_a_replica(self._space.workload, found.ran))
+                step = found.step.times(
+                    _fewer_replicas(self._space.workload, candidate, found.ran)
+                )
                 self._observe(place, step, found.mean_power_w, found.disturbed_share, off)
         elif outcome.verdict == Verdict.OOM and not outcome.of_host:
             self.memory.observe(place, OutOf(self._space.limits.capacity_bytes))
@@ -175,9 +177,9 @@ class Predictor:
         return Belief(found.mean[self._own], found.deviation[self._own])
 
 
-def _ranks_a_replica(workload: Workload, ran: Ran | None) -> float:
-    """By how much longer a step would be with the samples that were asked for, where ranks of a
-    script share them. A global batch is reached all the same."""
+def _fewer_replicas(workload: Workload, candidate: Candidate, ran: Ran | None) -> float:
+    """By how much longer a step would be with the samples that were asked for, where more ranks of
+    a script share them than was known. A global batch is reached all the same."""
     if ran is None or ran.data_parallel is None or workload.global_batch is not None:
         return 1.0
-    return workload.world_size / ran.data_parallel
+    return workload.replicas(candidate) / ran.data_parallel

@@ -16,8 +16,9 @@ import numpy as np
 
 from autotune.result.earlier import Point
 from autotune.space.arrays import Array
-from autotune.space.axes import ASKED_AXES, AXES
+from autotune.space.axes import ASKED_AXES, AXES, DEGREES
 from autotune.space.candidate import Candidate
+from autotune.space.degrees import bubble, sent_bytes, shares
 from autotune.space.engines import BYTES
 from autotune.space.models.checkpointed import recomputed_share
 from autotune.space.traits import Trait, traits
@@ -159,9 +160,14 @@ class SpeedModel:
         workload = codes([workload for workload, _ in points])
         stage = codes([(c.zero_stage, c.offload) for _, c in points])
         asked = [
-            codes([getattr(c, name) for _, c in points]) for name in ASKED_AXES if name != "own"
+            codes([getattr(c, name) for _, c in points])
+            for name in ASKED_AXES
+            if name not in ("own", *DEGREES)
         ]
-        own = [each for each in traits([c for _, c in points]) if each.name not in AXES]
+        own = [
+            each for each in traits([c for _, c in points])
+            if each.name not in AXES or each.name in DEGREES
+        ]  # fmt: skip
         checkpointing = codes([c.checkpointing for _, c in points])
         build = codes([(workload, c.build) for workload, c in points])
         cell = codes([(workload, c.build, c.seq_len) for workload, c in points])
@@ -213,7 +219,7 @@ class SpeedModel:
 
 
 def _of_own(trait: Trait) -> Iterator[Term]:
-    """What an axis of a script's own may do."""
+    """What an axis of a script's own, or a degree, may do."""
     ones = np.ones(len(trait.values))
     if trait.position is None:
         yield Term(_OWN_OFF * ones, group=trait.codes)
@@ -246,18 +252,22 @@ def prior_s(workload: Workload, candidate: Candidate, of: Magnitudes) -> float:
     flops += again * tokens * 2.0 * shape.block_matrices
     if candidate.loss == "chunked":  # the backward pass computes the logits again
         flops += tokens * 2.0 * shape.vocab_size * shape.width
+    flops /= candidate.ranks_a_replica
     flops *= math.prod(_FACTORS.get((name, getattr(candidate, name)), 1.0) for name in AXES)
     rate = of.flops_per_s * tokens / (tokens + of.half_rate_tokens)
     rate *= shape.width / (shape.width + of.half_rate_width)
-    micro_s = of.fixed_s + of.block_s * shape.depth + flops / rate
+    micro_s = of.fixed_s + of.block_s * shape.depth / candidate.pp + flops / rate
+    micro_s += sent_bytes(workload, candidate) / of.link_bytes_per_s
+    micro_s *= bubble(candidate, accum)
     if candidate.loss == "chunked":
         head_bytes = BYTES[workload.dtype] * shape.vocab_size * shape.width
         micro_s += (LOSS_CHUNKS - 1) * _HEAD_PASSES * head_bytes / of.memory_bytes_per_s
     # Adam reads and writes weights, gradients and two moments.
-    ranks = workload.world_size
+    ranks, held = workload.replicas(candidate), shares(workload, candidate).state
     share = ranks if candidate.zero_stage else 1
-    update_s = 28.0 * shape.parameters / share / of.memory_bytes_per_s
+    update_s = 28.0 * held * shape.parameters / share / of.memory_bytes_per_s
     weights_bytes = (4.0 if workload.dtype == "fp32" else 2.0) * shape.parameters
+    weights_bytes /= candidate.tp * candidate.pp
     if ranks > 1:
         passes = {0: 2, 1: 2, 2: 2, 3: 3}[candidate.zero_stage]
         traffic_s = passes * weights_bytes * (ranks - 1) / ranks / of.link_bytes_per_s

@@ -9,8 +9,10 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.measure.testbed.script_space import command_of
+from autotune.space import degrees
 from autotune.space.candidate import Candidate
 from autotune.space.command import Command, combined, parse_own, parse_set
+from autotune.space.space import LEFT_OUT
 from autotune.space.workload import Workload
 from autotune.study.predict.predictor import Predictor
 from tests.support.launches import space_of
@@ -165,6 +167,26 @@ def test_every_combination_of_own_axes_is_one_value() -> None:
         ("true {a}", {"axis": "a"}, "--axis a: write a name once"),
         ("true {a}", {"axis": "a=1;a=2"}, "--axis a=2: write a name once"),
         ("true {a}", {"axis": "micro_batch=1"}, "the name is reserved"),
+        ("true {tp}", {"axis": "tp=1,2"}, "--axis or --set tp: write --tp 1,2 instead"),
+        ("true {tp}", {"given": "tp=2"}, "--axis or --set tp: write --tp 2 instead"),
+        ("true {micro_batch}", {"tp": "1,2"}, "--tp: the script is not told of it; write {tp}"),
+        ("true {micro_batch}", {"dp_shard": "2"}, "--dp-shard: the script is not told of it"),
+        ("true {micro_batch} {tp}", {"tp": "0,1"}, "--tp 0,1: values must be at least 1"),
+        (
+            "true {micro_batch} {tp}",
+            {"tp": "4,8", "world_size": "2"},
+            "--tp 4: tp x pp x cp must divide 2 ranks; no candidate is left, so try --tp 1",
+        ),
+        (
+            "true {micro_batch} {dp_shard}",
+            {"dp_shard": "3", "world_size": "2"},
+            "--dp-shard 3: dp_shard must divide dp; .* try --dp-shard auto",
+        ),
+        (
+            "true {micro_batch} {tp}",
+            {"tp": "1", "model_config": "/no/config.json"},
+            "--model-config /no/config.json: No such file",
+        ),
         ("true {a}", {"axis": "a=1,2", "given": "a=3"}, "--set a: --axis a sets it too"),
         ("true {micro_batch}", {"axis": "a=1,2"}, "--axis: the script is not told of it"),
         ("true {micro_batch}", {"dtype": "bf16"}, "--dtype: the script is not told of it"),
@@ -201,3 +223,48 @@ def test_the_candidate_of_what_ran_is_found_by_what_is_searched() -> None:
 def test_a_script_s_memory_is_expected_without_its_model() -> None:
     space = space_of("true {micro_batch} {seq_len}")
     assert Predictor(space, "cpu").peak(space.candidates[0]).bytes > 0
+
+
+def test_dp_follows_from_the_degrees(tmp_path: Path) -> None:
+    script = "true {micro_batch} {seq_len} {tp} {dp} {dp_shard} {dp_replicate} {grad_accum}"
+    space = space_of(
+        script, micro_batch="2", tp="1,2,3", dp_shard="auto,1", global_batch="16", world_size="4",
+    )  # fmt: skip
+    told = {c: command_of(space.workload).filled(c, space.workload, 0, {})[1][3:]
+            for c in space.candidates}  # fmt: skip
+    assert {(c.tp, c.dp_shard): words for c, words in told.items()} == {
+        (1, "auto"): ["1", "4", "4", "1", "2"], (1, "1"): ["1", "4", "1", "4", "2"],
+        (2, "auto"): ["2", "2", "2", "1", "4"], (2, "1"): ["2", "2", "1", "2", "4"],
+    }  # fmt: skip
+    [left] = [each for each in space.fixed if each.name == LEFT_OUT]
+    assert (left.value, left.why) == ("--tp 3", "tp x pp x cp must divide 4 ranks")
+
+
+def test_degrees_without_values_are_plain() -> None:
+    space = space_of("true {micro_batch} {tp} {pp} {cp} {ep} {dp_replicate}", seq_len="")
+    assert all(c.ranks_a_replica == c.ep == 1 for c in space.candidates)
+    assert {c.dp_shard for c in space.candidates} == {"auto"}
+
+
+def test_a_launcher_that_takes_the_ranks_has_one_on_each_device() -> None:
+    script = "torchrun --nproc-per-node {world_size} {micro_batch}"
+    assert space_of(script, seq_len="").workload.world_size == 1  # one machine's processors
+    assert space_of(script, seq_len="", world_size="2").workload.world_size == 2
+
+
+def test_a_config_tells_what_its_model_cannot_do_and_its_size(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({
+        "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 6, "vocab_size": 512,
+        "num_attention_heads": 4, "num_key_value_heads": 2,
+    }))  # fmt: skip
+    space = space_of(
+        "true {micro_batch} {seq_len} {tp} {pp}", tp="1,2,4", pp="1,4", world_size="4",
+        model_config=str(tmp_path),
+    )  # fmt: skip
+    assert {(c.tp, c.pp) for c in space.candidates} == {(1, 1), (2, 1)}
+    said = {each.why: each.value for each in space.fixed if each.name == LEFT_OUT}
+    assert said["tp must divide the model's 2 KV heads"].startswith("--tp 4")
+    assert said["pp must divide the model's 6 layers"].startswith("--pp 4")
+    assert space.workload.shape(6).width == 64
+    again = Workload.from_json(json.loads(json.dumps(space.manifest()))["workload"])
+    assert degrees.description(again) == degrees.description(space.workload)

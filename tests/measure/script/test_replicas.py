@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.measure.script.replicas import Sharing, sharing
+from autotune.measure.script.replicas import Sharing, as_asked, sharing
 from autotune.space.outcome import Verdict
 from autotune.wire.hook import Place
 from tests.support.choice import campaign
@@ -89,6 +89,14 @@ def test_parts_of_sequences_are_those_of_ranks_that_exchange_and_differ() -> Non
     assert of(*same, parts=2).degrees == {"dp": 4}
 
 
+def test_where_nothing_shows_who_shares_data_it_is_as_was_asked_for() -> None:
+    found = as_asked(range(8), tp=2, pp=1, cp=2)
+    assert found.replicas == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert found.degrees == {"dp": 2, "tp": 2, "cp": 2}
+    assert not found.known
+    assert as_asked(range(3), tp=2).degrees == as_asked(range(3), tp=1).degrees == {"dp": 3}
+
+
 def lab(folder: Path, how: str, ranks: int, words: str = "", **more: str) -> Lab:
     command = f"{PYTHON} -m torch.distributed.run --nproc_per_node {ranks} {SCRIPT} {how}"
     words = f"{command} --batch {{micro_batch}} --len {{seq_len}} {words}"
@@ -156,3 +164,20 @@ def test_a_global_batch_is_reached_with_the_replicas_that_there_are(
 def test_a_length_that_a_script_ignores_is_no_part_of_a_sequence(tmp_path: Path) -> None:
     result = lab(tmp_path, "tp", 2, "--len 16").probe()
     assert result.reason.startswith("asked for seq_len 32, the model got 8 x 16")
+
+
+@pytest.mark.slow
+def test_degrees_are_told_and_others_that_were_seen_count(tmp_path: Path) -> None:
+    asked = {"tp": "2", "global_batch": "32"}
+    for how, seen, micro_steps in (("tp", {"dp": 2, "tp": 2}, 2), ("ddp", {"dp": 4}, 1)):
+        (folder := tmp_path / how).mkdir()
+        one = lab(folder, how, 4, "--accum {grad_accum} --degree {tp}", **asked)
+        result = one.probe()
+        assert result.report is not None, result.reason
+        ran = result.report.ran
+        assert ran is not None
+        assert (ran.samples, ran.micro_steps, ran.degrees) == (32.0, micro_steps, seen)
+        ignores = how == "ddp"
+        said = ["tp 2 was requested, but the ranks have tp 1"]
+        assert [each for each in one.notes if "requested" in each] == said * ignores
+        assert len(list(folder.glob("launch*.log"))) == 1 + ignores

@@ -89,19 +89,55 @@ def test_rows_of_a_sample_are_known_to_who_goes_on_and_who_verifies(tmp_path: Pa
 @pytest.mark.slow
 def test_ranks_that_share_a_batch_do_not_win_by_counting_it_twice(tmp_path: Path) -> None:
     script = (
-        f"{PYTHON} -m torch.distributed.run --nproc_per_node 2 {PARALLEL} tp --degree {{tp}}"
+        f"{PYTHON} -m torch.distributed.run --nproc_per_node 2 {PARALLEL} tp --degree {{degree}}"
         " --batch {micro_batch} --pause-s 0.1"
     )
     out = tmp_path / "study"
     ended = autotune(
-        "--script", script, "--micro-batch", "8", "--axis", "tp=1,2", "--device", "cpu",
+        "--script", script, "--micro-batch", "8", "--axis", "degree=1,2", "--device", "cpu",
         "--budget", "2m", "--finals", "1", "--out", str(out),
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     best = Best.read(out / "best.json")
-    assert best.config.own == "tp=1"
+    assert best.config.own == "degree=1"
     assert (best.config.data_parallel, best.config.degrees) == (2, {"dp": 2})
     assert best.config.global_batch_samples == 16
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_degrees_are_searched_and_those_of_the_winner_are_exported(tmp_path: Path) -> None:
+    """With a config by which one of them is impossible, and is named and never launched."""
+    (tmp_path / "config.json").write_text(json.dumps({
+        "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 1, "vocab_size": 256,
+        "num_attention_heads": 4, "num_key_value_heads": 2,
+    }))  # fmt: skip
+    script = (
+        f"{PYTHON} -m torch.distributed.run --nproc_per_node {{world_size}} {PARALLEL} tp"
+        " --degree {tp} --batch {micro_batch} --accum {grad_accum} --pause-s 0.1"
+    )
+    out = tmp_path / "study"
+    ended = autotune(
+        "--script", script, "--micro-batch", "8", "--tp", "1,2,4", "--global-batch", "32",
+        "--world-size", "4", "--model-config", str(tmp_path), "--device", "cpu",
+        "--budget", "4m", "--finals", "1", "--out", str(out),
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert "without --tp 4 (tp must divide the model's 2 KV heads)" in ended.stdout
+    trials = pd.read_csv(out / "trials.csv")
+    assert set(trials["tp"]) == {1, 2}
+    config = Best.read(out / "best.json").config
+    replicas = {1: 4, 2: 2}[config.tp]
+    assert (config.data_parallel, config.grad_accum) == (replicas, 4 // replicas)
+    assert config.global_batch_samples == 32
+    assert (config.degrees or {}).get("tp", 1) == config.tp
+    made = autotune("export", str(out), "--format", "torchtitan,megatron")
+    assert made.returncode == 0, made.stderr
+    exports = out / "exports"
+    titan = (exports / "torchtitan_config.py").read_text()
+    assert f"config.parallelism.tensor_parallel_degree = {config.tp}\n" in titan
+    megatron = (exports / "megatron.sh").read_text()
+    assert f"--tensor-model-parallel-size {config.tp}\n" in megatron
 
 
 @pytest.mark.slow

@@ -346,6 +346,37 @@ def test_torchtitan_and_megatron_are_told_the_degrees_that_a_script_was_seen_to_
     assert all("-parallel-size" not in str(each.files) for each in made.values())
 
 
+def test_degrees_that_a_script_was_told_are_exported_and_those_that_were_seen_count(
+    tmp_path: Path,
+) -> None:
+    best = of_script("t.py {micro_batch} {tp} {pp} {cp} {ep} {dp_shard}")
+    told = replace(
+        best.config, world_size=8, data_parallel=4, tp=2, ep=2, dp_shard="2", degrees=None,
+        global_batch_samples=32, global_batch_tokens=32 * 64,
+    )  # fmt: skip
+    best = replace(best, config=told)
+    made = write(best, tmp_path, ["torchtitan", "megatron", "hf"])
+    titan, megatron, _ = (next(iter(each.files.values())) for each in made.values())
+    for name, size in (
+        ("tensor_parallel", 2), ("pipeline_parallel", 1), ("expert_parallel", 2),
+        ("data_parallel_replicate", 2), ("data_parallel_shard", 2),
+    ):  # fmt: skip
+        assert f"config.parallelism.{name}_degree = {size}" in titan
+    assert "--tensor-model-parallel-size 2\n" in megatron
+    assert "--expert-model-parallel-size 2\n" in megatron
+    assert "which counts" not in titan + megatron
+    assert {"tp 2", "ep 2", "dp_shard 2"} <= set(made["hf"].needed)
+    assert not {"tp 2", "ep 2"} & set(made["megatron"].unexpressed)
+    seen = replace(told, tp=1, pp=2, degrees={"dp": 4, "tp": 2})
+    titan = write(replace(best, config=seen), tmp_path, ["torchtitan"])[
+        "torchtitan"
+    ].files.popitem()[1]
+    assert (
+        "told tp 1 pp 2 cp 1; its ranks were seen to have tp 2 pp 1 cp 1, which counts." in titan
+    )
+    assert "config.parallelism.tensor_parallel_degree = 2" in titan
+
+
 def test_what_a_script_says_itself_is_refused_and_told_to_be_left_out(tmp_path: Path) -> None:
     best = of_script("python train.py -b {micro_batch}")
     for name in ("accelerate", "lightning", "trl"):

@@ -16,6 +16,8 @@ import pytest
 
 from autotune.result.best import Best
 from autotune.result.export import write
+from autotune.space.candidate import Candidate
+from autotune.space.options import Options
 from tests.support.exported import result
 from tests.support.programs import ROOT
 
@@ -154,7 +156,7 @@ def test_torchtitan_reads_its_file(tmp_path: Path) -> None:
             "seq_len": config.seq_len,
             "dtype": {"bf16": "bfloat16", "fp32": "float32"}[config.dtype],
             "ranks": [1, config.world_size] if sharded else [config.world_size, 1],
-            "split": [1, 1, 1],
+            "split": [1, 1, 1, 1],
             "reshard": {0: "default", 2: "never", 3: "always"}[config.zero_stage],
             "checkpointing": kinds[config.checkpointing],
             "compile": ["model"] if config.compile == "on" else [],
@@ -174,7 +176,30 @@ def test_megatron_reads_its_flags(tmp_path: Path) -> None:
             ],
             "optimizer": "muon" if config.optimizer == "muon" else "adam",
             "shared": config.zero_stage == 1,
-            "split": [1, 1, 1],
+            "split": [1, 1, 1, 1],
             "clip": 1.0,
             "recompute": kept,
         }, name
+
+
+@pytest.mark.parametrize(
+    ("preset", "tool", "start"),
+    [
+        ("torchtitan:mine:tuned --compile.enable", "torchtitan", "torchtitan.train"),
+        ("megatron --num-layers 4 --hidden-size 64", "megatron", "pretrain_gpt.py"),
+    ],
+)
+def test_the_commands_that_words_stand_for_are_read(
+    preset: str, tool: str, start: str, tmp_path: Path
+) -> None:
+    command = Options.from_texts({"script": preset}).script.command
+    best = RESULTS["ddp"]
+    told = Candidate(depth=1, seq_len=128, micro_batch=4, pp=2)  # tp asks for a GPU
+    _, words = command.filled(told, best.config.workload.over(1, told), 0, {"out": "x"})
+    (tmp_path / "ddp").mkdir()
+    own = words[words.index(start) + 1 :]
+    (tmp_path / "ddp" / "words.json").write_text(json.dumps(own))
+    found = parsed(tool, tmp_path, "ddp")["ddp"]
+    assert "refused" not in found, found
+    assert (found["micro_batch"], found["seq_len"]) == (4, 128)
+    assert found["split"] == [1, 2, 1, 1]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +11,11 @@ import pytest
 from autotune.result.earlier import Earlier, seen_in
 from autotune.space.candidate import Candidate
 from autotune.space.models.counted import CountedShape
+from autotune.space.models.described import Description
 from autotune.space.outcome import Outcome, Record, Verdict, measurement
 from autotune.space.space import Space
 from autotune.space.trace import request
-from autotune.space.workload import Workload
+from autotune.space.workload import GlobalBatch, Workload
 from autotune.study.predict.memory import MemoryModel, more_base
 from autotune.study.predict.predictor import Predictor
 from autotune.wire.reports import Peaks, Ran
@@ -186,3 +188,33 @@ def test_weighed_peaks_are_nearly_as_sure_as_measured_ones_and_say_nothing_of_sp
     deviations = [each.memory.predict(0).high_bytes - each.memory.predict(0).low_bytes
                   for each in (seen, told)]  # fmt: skip
     assert deviations[0] < deviations[1] < 1.2 * deviations[0]
+
+
+def test_degrees_change_what_is_expected() -> None:
+    """Of 8 billion parameters on 16 ranks, with as many micro-steps in each."""
+    model = Description(
+        layers=32, width=4096, heads=32, kv_heads=8, vocab_size=128256,
+        attention=2 * 4096 * 128 * 40, mlp=3 * 4096 * 14336,
+    )  # fmt: skip
+    workload = replace(
+        NOW.workload, model="script:train.py", dtype="bf16", world_size=16,
+        global_batch=GlobalBatch(512, "samples"), shapes=[model.shape(32, [4096])],
+        recipe={"command": "train.py", "own": {}, "set": {}, "described": asdict(model)},
+    )  # fmt: skip
+    axes: list[dict[str, Any]] = [{}, {"tp": 2}, {"tp": 8}, {"tp": 16}, {"pp": 4}, {"cp": 4}]
+    plain, tp2, tp8, tp16, pp4, cp4 = among = [
+        Candidate(depth=32, seq_len=4096, micro_batch=1, **each) for each in axes
+    ]
+    predictor = Predictor(replace(NOW, workload=workload, candidates=tuple(among)), "cuda")
+    peaks = {c: predictor.peak(c).bytes for c in among}
+    assert peaks[plain] > peaks[tp2] > peaks[tp8] > peaks[tp16]
+    shape = workload.shape(32)
+    state = 12 * shape.parameters  # fp32 weights and moments
+    kept = 4096 * (shape.block_bytes("none", "bf16") + shape.head_bytes)
+    assert peaks[plain] - peaks[pp4] == pytest.approx(0.75 * state, rel=0.1)
+    gradients = 4 * shape.parameters  # come as activations go, and are the more with cp 4
+    assert peaks[plain] - peaks[cp4] == pytest.approx(kept - gradients, rel=0.1)
+    steps = dict(zip(among, np.exp(predictor.log_step_s().mean), strict=True))
+    assert steps[plain] < steps[tp2] < steps[tp8]
+    assert steps[tp16] > 2 * steps[tp8]  # between machines
+    assert steps[plain] < steps[pp4] < 1.2 * steps[plain]  # 128 micro-steps hide its ends
