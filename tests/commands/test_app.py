@@ -155,6 +155,7 @@ FLAGS = {
     "--script": ("true", "script", "true"),
     "--axis": ("attn=sdpa,eager", "axis", "attn=sdpa,eager"),
     "--set": ("lr=1e-4", "given", "lr=1e-4"),
+    "--phase-args": ("--eval_steps 5", "phase_args", "--eval_steps 5"),
     "--model-config": ("config.json", "model_config", Path("config.json")),
     **{f"--{name}": ("1,4", name, (1, 4)) for name in DEGREES},
     "--data-workers": ("0,4", "data_workers", ("0", "4")),
@@ -186,7 +187,13 @@ def test_the_flags_are_these_and_no_others(run: Runs) -> None:
 @pytest.mark.parametrize("flag", FLAGS)
 def test_a_flag_sets_its_option(flag: str, parsed: Parsed) -> None:
     text, field, value = FLAGS[flag]
-    scripts = ("--axis", "--set", "--model-config", *(AXES[name].flag for name in SCRIPT_AXES))
+    scripts = (
+        "--axis",
+        "--set",
+        "--phase-args",
+        "--model-config",
+        *(AXES[name].flag for name in SCRIPT_AXES),
+    )
     of_script = flag in scripts
     more = ["--script", "true"] if of_script else []
     if flag in ("--column", "--row"):
