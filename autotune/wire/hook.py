@@ -78,6 +78,8 @@ class Seen:
     """Peaks by phase; empty where there was nothing but training."""
     phase: str = ""
     """The phase that it is in; empty in training."""
+    always: list[str] = field(default_factory=list)
+    """Phases that every step has, or every other one."""
     oom_in: str = ""
     """The phase in which an allocation failed last; empty in training."""
 

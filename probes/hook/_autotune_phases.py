@@ -2,8 +2,8 @@
 
 Evaluation is a forward pass of a model with trained parameters, without gradients or in eval mode,
 between a step and the next backward pass. Saving is a call of a function that writes what is
-trained, and what leads up to it from `state_dict` on. What happens in each of the first gaps
-between steps is part of the step: a teacher, a reference model, an average of the weights.
+trained, and what leads up to it from `state_dict` on. What happens in every gap between steps, or
+in every other one, is part of the step: a teacher, a reference model, the two steps of a GAN.
 
 Contracts:
 
@@ -18,18 +18,22 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections import Counter
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 TRAIN, EVALUATE, SAVE = "train", "evaluate", "save"
 REGULAR = 3
-"""What is in so many gaps between steps in a row is part of the step."""
+"""What is in so many gaps between steps, with one other gap between two at most, is part of the
+step."""
 ARMED = 32
 """Times in one gap, at most, that a look for a forward pass begins."""
 CALLS = 256
 """Modules, at most, that such a look meets."""
+FROZEN = 3
+"""Calls of frozen models in one gap, at most, after which a look goes on: encoders are asked
+before the trained model that gets their output."""
 LEAVES = 100_000
 SAVERS = {
     "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save", "save_state_dict"),
@@ -91,34 +95,41 @@ class Phases:
         self._stepped = False
         self._gap: set[tuple[str, bool]] = set()  # kinds of phases since the last step
         self._counted: set[str] = set()  # phases of the same
-        self._streak: Counter[tuple[str, bool]] = Counter()
+        self._gaps = 0
+        self._last_in: defaultdict[tuple[str, bool], deque[int]] = defaultdict(
+            lambda: deque(maxlen=REGULAR)
+        )  # numbers of gaps
         self._regular: set[tuple[str, bool]] = set()
         self._handle: Any = None
-        self._armed = self._calls = 0
+        self._armed = self._calls = self._frozen = 0
         self._depth = 0  # of no_grad, since it began between steps
         self._eval_mode = False
         self.saves = False
         """Whether a function runs that saves."""
-        self._asked: dict[int, bool] = {}
+        self._asked: dict[int, bool | None] = {}  # by module; None of one without parameters
 
     # At the script's own borders.
 
     def stepped(self) -> list[str]:
         """A step has ended; the phases before it that are not part of every step."""
-        for kind in self._gap | self._streak.keys():
-            self._streak[kind] = self._streak[kind] + 1 if kind in self._gap else 0
-            if self._streak[kind] == REGULAR:
+        self._gaps += 1
+        for kind in self._gap - self._regular:
+            numbers = self._last_in[kind]
+            numbers.append(self._gaps)
+            if len(numbers) == REGULAR and numbers[-1] - numbers[0] <= 2 * (REGULAR - 1):
                 self._regular.add(kind)
                 self._join(kind)
         found = {name for name, _ in self._gap - self._regular} & self._counted
         self._gap, self._counted = set(), set()
         self.between = self._stepped = True
-        self._armed, self.failed_in = 0, ""
+        self._thread = threading.get_ident()
+        self._armed, self._frozen, self.failed_in = 0, 0, ""
         return sorted(found)
 
     def backward(self) -> None:
         """A backward pass begins."""
         self.between = self._eval_mode = False
+        self.failed_in = ""
         if self.now:
             self._to("")
         self._disarm()
@@ -185,7 +196,17 @@ class Phases:
         elif sure:
             self._to("")
 
+    def end(self) -> None:
+        """The process ends."""
+        if self.now and not self.failed_in:
+            self._to("")
+
     # What was found.
+
+    @property
+    def always(self) -> list[str]:
+        """Phases that are part of the steps."""
+        return sorted({name for name, sure in self._regular if name != SAVE or sure})
 
     def fold(self) -> dict[str, int]:
         """Take over the counts as they are now; the lock is held."""
@@ -236,7 +257,10 @@ class Phases:
             return
         self._calls += 1
         if not self._trains(module):  # a model that is only asked, or a part of none
-            if self._calls >= CALLS or next(module.parameters(), None) is not None:
+            if self._asked[id(module)] is False:
+                self._disarm()
+                self._skip(module)
+            elif self._calls >= CALLS:
                 self._disarm()
             return
         with_gradients = self._torch.is_grad_enabled()
@@ -248,6 +272,19 @@ class Phases:
                 self._to("")
         elif self.now != EVALUATE:
             self._asks(in_eval=not module.training, sure=not with_gradients)
+
+    def _skip(self, module: Any) -> None:
+        """Look on after this call of a frozen model."""
+        self._frozen += 1
+        if self._frozen > FROZEN:
+            return
+
+        def called(*_: Any) -> None:
+            handle.remove()
+            if self._here() and (self._depth or self._eval_mode):
+                self._arm()
+
+        handle = module.register_forward_hook(called, always_call=True)
 
     def _asks(self, *, in_eval: bool, sure: bool = True) -> None:
         """A trained model is asked, and not trained."""
@@ -284,9 +321,9 @@ class Phases:
     def _trains(self, module: Any) -> bool:
         """Whether any of its parameters is trained."""
         if id(module) not in self._asked:
-            trained = any(each.requires_grad for each in module.parameters())
-            self._asked[id(module)] = trained
-        return self._asked[id(module)]
+            trained = [each.requires_grad for each in module.parameters()]
+            self._asked[id(module)] = any(trained) if trained else None
+        return bool(self._asked[id(module)])
 
     def _is_large(self, what: Any) -> bool:
         """Whether `what` has as many numbers as a checkpoint, or is not known."""
@@ -325,8 +362,9 @@ def _values(what: Any, torch: Any, left: list[int]) -> int:
 def attach(torch: Any, phases: Phases, found: Callable[..., None]) -> None:
     """Have `phases` told what the script does. `found(name, around)` has a module changed by
     `around` once it is imported."""
-    for kind in (torch.no_grad, torch.inference_mode, torch.set_grad_enabled):
-        _bordered(kind, phases)
+    _bordered(torch.no_grad, phases, lambda _: True)
+    _bordered(torch.inference_mode, phases, lambda context: context.mode)
+    _bordered(torch.set_grad_enabled, phases, lambda context: not context.mode)
     module = torch.nn.Module
     run_eval, gather, save, compiles = module.eval, module.state_dict, torch.save, torch.compile
 
@@ -360,18 +398,20 @@ def attach(torch: Any, phases: Phases, found: Callable[..., None]) -> None:
             found(name, functools.partial(_around, functions, phases, sure))
 
 
-def _bordered(kind: Any, phases: Phases) -> None:
-    """Have `phases` told where a context of that kind begins and ends."""
+def _bordered(kind: Any, phases: Phases, stops: Callable[[Any], bool]) -> None:
+    """Have `phases` told where a context of that kind begins and ends that stops gradients."""
     enter, leave = kind.__enter__, kind.__exit__
 
     @functools.wraps(enter)
     def entering(self: Any) -> Any:
-        phases.without_gradients()
+        if stops(self):
+            phases.without_gradients()
         return enter(self)
 
     @functools.wraps(leave)
     def leaving(self: Any, error: Any, *args: Any) -> Any:
-        phases.with_gradients(error)
+        if stops(self):
+            phases.with_gradients(error)
         return leave(self, error, *args)
 
     kind.__enter__, kind.__exit__ = entering, leaving

@@ -422,6 +422,7 @@ class _Watch:
                 "peaks": peaks,
                 "phases": phases,
                 "phase": self.phases.now,
+                "always": self.phases.always,
                 "used_bytes": self._used,
                 "ooms": self.phases.most.get("num_ooms", 0),
                 "oom_in": self.phases.oom_in,
@@ -472,6 +473,8 @@ class _Watch:
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         _lift()
         with suppress(Exception):  # of a device that failed; the error itself is told all the same
+            if not isinstance(error, BaseException):
+                self.phases.end()
             self._look_at_device()
             self.tell()
         body: dict[str, Any] = {"error": "", "kinds": [], "traceback": "", "phase": ""}

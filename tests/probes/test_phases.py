@@ -53,6 +53,9 @@ def counts(told: Told) -> dict[str, int]:
         ("if number % 4 == 0: model.eval(), evaluate(), model.train()", {"evaluate": 2}),
         ("if number % 4 == 0: evaluate(), evaluate()", {"evaluate": 2}),
         ("if number % 4 == 0: model.eval(), loss(ROWS), model.train()", {"evaluate": 2}),
+        ("if number % 4 == 0:\n        with torch.no_grad(): teacher(ids(4)), loss(ROWS)",
+         {"evaluate": 2}),
+        ("if number == 10: evaluate()", {"evaluate": 1}),
         ("if number % 4 == 0: torch.save(copied(), 'kept.pt')", {"save": 2}),
         ("if number % 4 == 0: evaluate(), torch.save(copied(), 'kept.pt')",
          {"evaluate": 2, "save": 2}),
@@ -96,6 +99,27 @@ def test_what_happens_in_every_step_is_part_of_it(tmp_path: Path) -> None:
     steps = [step for seen in told.seen for step in seen.steps]
     assert not any(step.phases for step in steps[3:])
     assert len(steps) == 9  # none is lost
+
+
+def test_what_happens_in_every_other_step_is_part_of_it(tmp_path: Path) -> None:
+    """As the steps of a GAN's discriminator, which need a batch of the generator's."""
+    told = told_of(tmp_path, "if number % 2 == 0: evaluate()")
+    assert counts(told) == {}
+    assert told.seen[-1].always == ["evaluate"]
+
+
+@pytest.mark.parametrize(
+    "main",
+    [
+        "with torch.set_grad_enabled(True): train()",
+        "import threading; run = threading.Thread(target=train); run.start(); run.join()",
+    ],
+)
+def test_evaluation_is_seen_wherever_the_training_runs(tmp_path: Path, main: str) -> None:
+    head, loop = SCRIPT.replace("BETWEEN", "if number % 4 == 0: evaluate()").split("for number")
+    loop = f"for number{loop}".strip().replace("\n", "\n    ")
+    (told, *_), code, out = watched(tmp_path, f"{head}def train():\n    {loop}\n{main}\n")
+    assert (code, counts(told)) == (0, {"evaluate": 2}), out
 
 
 def test_a_forward_pass_without_gradients_between_micro_steps_is_part_of_the_step(

@@ -80,6 +80,10 @@ class Launches:
         self._patience_s = max(LEAST_PATIENCE_S, PATIENCE_SHARE * wiring.budget_s)
         self._absent: set[str] = set()
         """Phases that did not come although they were awaited."""
+        self._usual: set[str] = set()
+        """Phases that come again and again without arguments for them: the speed is with these."""
+        self._always: set[str] = set()
+        """Phases that are part of the steps then."""
         self._deadline_s = phase_deadlines(wiring.budget_s)
         self._compiled = Compiled(wiring.logs)
         self._launches = _last_launch(wiring.logs)
@@ -98,9 +102,9 @@ class Launches:
         """By the same, where it was said that the degrees are others than were asked for."""
 
     def run(self, job: Job, deadline: float) -> Result:
-        before = dict(self._replicas)
+        before = dict(self._replicas), self._command
         result = self._run(job, deadline)
-        if self._replicas != before:  # it was told to accumulate for others
+        if (self._replicas, self._command) != before:  # it was told something wrong
             result = self._run(job, deadline)
         other = self._tells_rows(job.candidate)
         if other is None:
@@ -222,8 +226,9 @@ class Launches:
         sensors = partial(sensors_of, self._device, world_size, launch.pids)
         awaits = job.phases and bool(self._command.phase_args)
         timing = Timing(
-            Steps(job.rule, job.needed_step_s), launch, counters, sensors, uninterrupted=awaits
-        )
+            Steps(job.rule, job.needed_step_s), launch, counters, sensors,
+            apart={EVALUATE, SAVE} - self._usual if awaits else (),
+        )  # fmt: skip
         enough_at: float | None = None
         self._wiring.on_phase(Phase.IMPORT, 0)
         while True:
@@ -244,12 +249,17 @@ class Launches:
                     return self._refused(found, job.candidate)
                 self._say_dtype(ranks)
                 self._say_degrees(ranks, job.candidate)
+            if awaits and (names := ranks.always - self._always):
+                return self._without_arguments(names)
             phase = timing.feed(ranks)
             self._wiring.on_phase(phase or self._phase(launch), ranks.made)
             if timing.enough or (launch.ended and timing.measured):
                 enough_at = enough_at or time.monotonic()
                 over = launch.ended or not awaits or time.monotonic() > deadline - LEFT_S
                 if over or not self._lacks(launch, ranks, enough_at):
+                    if not awaits:
+                        self._usual |= ranks.usual
+                        self._always |= ranks.always
                     return self._result(launch, job, ranks, timing)
             if launch.ended:
                 return self._ended(launch, job.candidate, ranks)
@@ -268,6 +278,16 @@ class Launches:
                 f"--phase-args: nothing was seen {names} in {self._patience_s:.0f} s"
             )
         return bool(missing - self._absent) or (launch.in_phase and bool(missing))
+
+    def _without_arguments(self, names: set[str]) -> Result:
+        """They have these phases in every step, so its speed would not be that of training."""
+        self._command = replace(self._command, phase_args="")
+        what = " and ".join(DURING[name] for name in sorted(names))
+        self._wiring.note(
+            f"--phase-args: every step was {what}, or every other one; left out. Write larger"
+            " numbers, such as 5"
+        )
+        return Result(verdict=Verdict.UNSUPPORTED, reason="--phase-args was left out")
 
     def _accum(self, job: Job, ranks: Ranks) -> int | None:
         """Micro-steps that reach the global batch with as many replicas as there are; None where

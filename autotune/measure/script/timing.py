@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from autotune.measure.script.launch import ALL_CORES, Launch
 from autotune.measure.script.seen import Ranks
@@ -26,12 +26,11 @@ class Timing:
         counters: Sequence[Counters],
         sensors: Callable[[], Sequence[Sensors]],
         *,
-        uninterrupted: bool = False,
+        apart: Collection[str] = (),
     ) -> None:
         """`counters` are of the energy of each device in use, or of the host; `sensors` opens
-        those of each device. Steps that waited for an evaluation or a save do not count where all
-        have to be `uninterrupted`."""
-        self._uninterrupted = uninterrupted
+        those of each device. Steps that waited for phases `apart` do not count."""
+        self._apart = frozenset(apart)
         self.steps = steps
         self._counters = counters
         self._energy: list[EnergyMeter] = []
@@ -68,7 +67,7 @@ class Timing:
                 self._energy = [EnergyMeter(of) for of in self._counters]
                 self._sensors = self._open()
                 self.retries = _retries(ranks)
-            if self._uninterrupted and ranks.interrupted(self._fed):
+            if self._apart & ranks.before(self._fed):
                 self._fed += 1
                 continue
             phase = Phase.WARMUP if self.steps.wanted(Phase.WARMUP) else Phase.TIMED
