@@ -179,26 +179,38 @@ def _dividing(
     if batch is None:
         return candidates, []
     length = " x seq_len" if batch.unit == "tokens" else ""
+    by_dp: dict[int, list[Candidate]] = {}
+    for c in points:
+        by_dp.setdefault(workload.replicas(c), []).append(c)
+    degrees_matter = set(by_dp) != {workload.world_size}
     if not candidates:
         ranks = "1 rank" if workload.world_size == 1 else f"{workload.world_size} ranks"
         raise UsageError(
-            f"--global-batch {batch}: no candidate divides it (micro_batch{length} x {ranks} x"
-            " grad_accum); the nearest that works is --global-batch"
-            f" {workload.nearest_global_batch(list(points))}"
+            f"--global-batch {batch}: no candidate divides it (micro_batch{length} x"
+            f" {'dp' if degrees_matter else ranks} x grad_accum); the nearest that works is"
+            f" --global-batch {workload.nearest_global_batch(list(points))}"
         )
-    lost = {(c.seq_len, c.micro_batch) for c in points}
-    lost -= {(c.seq_len, c.micro_batch) for c in candidates}
+    left_out = []
+    for dp, of in sorted(by_dp.items()):
+        ranks = f" x dp {dp}" if degrees_matter else " x ranks" * (workload.world_size > 1)
+        if what := _undivided(of, workload):
+            why = f"--global-batch {batch} is no multiple of these{length}{ranks}"
+            left_out.append(Fixed(LEFT_OUT, f"micro_batch {what}", why))
+    return candidates, left_out
+
+
+def _undivided(points: Sequence[Candidate], workload: Workload) -> str:
+    """Micro-batches of `points` of which no whole number makes up the global batch, where all have
+    as many replicas."""
+    lost = {(c.seq_len, c.micro_batch) for c in points if workload.grad_accum(c) is None}
     lengths: dict[tuple[int, ...], list[int]] = {}
     for each in sorted({c.seq_len for c in points}):
         sizes = tuple(sorted(size for of, size in lost if of == each))
         lengths.setdefault(sizes, []).append(each)
-    what = [
+    return "; ".join(
         _listed(sizes) + (f" at seq_len {_listed(at)}" if len(lengths) > 1 else "")
         for sizes, at in lengths.items() if sizes
-    ]  # fmt: skip
-    ranks = " x ranks" if workload.world_size > 1 else ""
-    why = f"--global-batch {batch} is no multiple of these{length}{ranks}"
-    return candidates, [Fixed(LEFT_OUT, f"micro_batch {'; '.join(what)}", why)] if what else []
+    )  # fmt: skip
 
 
 def _listed(values: Sequence[int | str], between: str = ",") -> str:

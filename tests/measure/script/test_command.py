@@ -240,6 +240,21 @@ def test_dp_follows_from_the_degrees(tmp_path: Path) -> None:
     assert (left.value, left.why) == ("--tp 3", "tp x pp x cp must divide 4 ranks")
 
 
+def test_what_a_global_batch_leaves_out_is_named_by_dp() -> None:
+    told = "true {micro_batch} {tp} {grad_accum}"
+    space = space_of(
+        told, micro_batch="4,8", tp="1,2,4", seq_len="", global_batch="16", world_size="4"
+    )
+    assert {(c.micro_batch, c.tp) for c in space.candidates} == {
+        (4, 1), (4, 2), (8, 2), (4, 4), (8, 4),
+    }  # fmt: skip
+    [left] = [each for each in space.fixed if each.name == LEFT_OUT]
+    assert left.value == "micro_batch 8"
+    assert left.why == "--global-batch 16 is no multiple of these x dp 4"
+    with pytest.raises(UsageError, match=r"\(micro_batch x dp x grad_accum\).* --global-batch 8"):
+        space_of(told, micro_batch="8", tp="2,4", seq_len="", global_batch="12", world_size="4")
+
+
 def test_degrees_without_values_are_plain() -> None:
     space = space_of("true {micro_batch} {tp} {pp} {cp} {ep} {dp_replicate}", seq_len="")
     assert all(c.ranks_a_replica == c.ep == 1 for c in space.candidates)
