@@ -70,9 +70,10 @@ class Command:
                 '--script: the command is empty; write "python train.py --batch {...}"'
             )
         for name in (*self.own, *self.given):
-            if name in DEGREES:
+            if name in (*DEGREES, "dp_shard"):
                 values = ",".join(self.own.get(name, [self.given.get(name, "")]))
-                raise UsageError(f"--axis or --set {name}: write --{name} {values} instead")
+                instead = f"write {AXES[name].flag} {values} instead"
+                raise UsageError(f"--axis or --set {name}: {instead}")
             if name in self._known_of_ours():
                 raise UsageError(f"--axis or --set {name}: the name is reserved; choose another")
         if both := sorted(self.own.keys() & self.given.keys()):

@@ -169,6 +169,7 @@ def test_every_combination_of_own_axes_is_one_value() -> None:
         ("true {a}", {"axis": "micro_batch=1"}, "the name is reserved"),
         ("true {tp}", {"axis": "tp=1,2"}, "--axis or --set tp: write --tp 1,2 instead"),
         ("true {tp}", {"given": "tp=2"}, "--axis or --set tp: write --tp 2 instead"),
+        ("true {dp_shard}", {"axis": "dp_shard=1,2"}, "dp_shard: write --dp-shard 1,2 instead"),
         ("true {micro_batch}", {"tp": "1,2"}, "--tp: the script is not told of it; write {tp}"),
         ("true {micro_batch}", {"dp_shard": "2"}, "--dp-shard: the script is not told of it"),
         ("true {micro_batch} {tp}", {"tp": "0,1"}, "--tp 0,1: values must be at least 1"),
