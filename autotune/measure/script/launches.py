@@ -238,17 +238,8 @@ class Launches:
             ranks = Ranks(launch.processes, job.candidate, told)
             if (failed := self._out_of_memory(launch)) is not None:
                 return failed
-            if ranks.made >= CHECKED_STEPS:
-                accum = self._accum(job, ranks)
-                if accum is None:
-                    return self._undivided(job.candidate, ranks)
-                found = ranks.mismatch(accum, world_size, self._rows or 1)
-                if found is not None and self._learns_replicas(found, ranks, job.candidate):
-                    return Result(verdict=Verdict.UNSUPPORTED, reason=found.says)
-                if found is not None and not self._learns_rows(found):
-                    return self._refused(found, job.candidate)
-                self._say_dtype(ranks)
-                self._say_degrees(ranks, job.candidate)
+            if ranks.made >= CHECKED_STEPS and (other := self._other(job, ranks)) is not None:
+                return other
             if awaits and (names := ranks.always - self._always):
                 return self._without_arguments(names)
             phase = timing.feed(ranks)
@@ -265,6 +256,25 @@ class Launches:
                 return self._ended(launch, job.candidate, ranks)
             if (failed := self._late(launch, job, ranks, deadline)) is not None:
                 return failed
+
+    def _other(self, job: Job, ranks: Ranks) -> Result | None:
+        """That something else runs than was asked for; None where it does not.
+
+        Raises:
+            ModelError: no candidate would be what was asked for.
+        """
+        candidate, world_size = job.candidate, self._space.workload.world_size
+        accum = self._accum(job, ranks)
+        if accum is None:
+            return self._undivided(candidate, ranks)
+        found = ranks.mismatch(accum, world_size, self._rows or 1)
+        if found is not None and self._learns_replicas(found, ranks, candidate):
+            return Result(verdict=Verdict.UNSUPPORTED, reason=found.says)
+        if found is not None and not self._learns_rows(found):
+            return self._refused(found, candidate)
+        self._say_dtype(ranks)
+        self._say_degrees(ranks, candidate)
+        return None
 
     def _lacks(self, launch: Launch, ranks: Ranks, since: float) -> bool:
         """Whether it is worth to wait for a phase that was not seen. What did not come in this
