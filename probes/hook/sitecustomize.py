@@ -264,12 +264,12 @@ class _Watch:
     def replayed(self, graph: Any) -> None:
         """What this CUDA graph has runs again."""
         for found in getattr(graph, "autotune_captured", ()):
-            self.phases.backward()
             if found is not None:
+                self.phases.backward()
                 self._since += 1
                 self._backwards += 1
                 self._note(found)
-            elif not self._explicit:
+            elif self._since and not self._explicit:
                 self._step(None)
 
     def _is_capturing(self) -> bool:
@@ -278,7 +278,7 @@ class _Watch:
     def stepped(self, optimizer: Any) -> None:
         """This optimizer has stepped."""
         self._optimizers.add(type(optimizer).__name__.lower())
-        if self._captured and self._is_capturing():
+        if self._is_capturing():
             self._captured.append(None)
             return
         if not self._since:

@@ -89,9 +89,9 @@ def test_attention_has_a_mask_only_where_a_real_card_has_one(
     assert json.loads(out) == [False] * 4
 
 
-@pytest.mark.parametrize("optimizer_too", [False, True])
+@pytest.mark.parametrize("graphs", ["passes", "whole", "apart"])
 def test_steps_that_a_cuda_graph_replays_are_steps(
-    emulate: Emulate, tmp_path: Path, optimizer_too: bool
+    emulate: Emulate, tmp_path: Path, graphs: str
 ) -> None:
     told, _ = on(emulate("1xA100-80GB"), tmp_path, f"""
         import torch
@@ -101,19 +101,24 @@ def test_steps_that_a_cuda_graph_replays_are_steps(
         def passes():
             for batch in batches:
                 model(batch).sum().backward()
-            if {optimizer_too}:
-                optimizer.step()
+        def step():
+            passes()
+            optimizer.step()
         side = torch.cuda.Stream()
         with torch.cuda.stream(side):
             for _ in range(2):
-                passes()
-                {optimizer_too} or optimizer.step()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            passes()
+                step()
+        works = dict(passes=[passes], whole=[step], apart=[passes, optimizer.step])
+        replayed = []
+        for work in works[{graphs!r}]:
+            replayed.append(torch.cuda.CUDAGraph())
+            with torch.cuda.graph(replayed[-1]):
+                work()
         for _ in range(3):
-            graph.replay()
-            {optimizer_too} or optimizer.step()
+            for graph in replayed:
+                graph.replay()
+            if {graphs!r} == "passes":
+                optimizer.step()
         torch.cuda.synchronize()
     """)  # fmt: skip
     assert told.micro_steps == [2] * 4

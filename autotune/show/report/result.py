@@ -236,11 +236,15 @@ def _phases(best: Best) -> list[str]:
     if best.measured.phases:
         each = (
             f"{gib(found.peak_bytes.device)} {DURING[name]}"
-            + (f" ({found.count} times, {found.seconds:.1f} s)" if found.count else "")
+            + (f" ({_times(found.count)}, {found.seconds:.1f} s)" if found.count else "")
             for name, found in best.measured.phases.items()
         )
         said.append(f"Peaks: {', '.join(each)}.")
     return said + not_seen(best.unseen)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def not_seen(unseen: Sequence[str] | None) -> list[str]:
