@@ -141,6 +141,12 @@ class Settings:
     compile: str = field(default="off", metadata=row(Axis(
         label="compile", words=("off", "on"), quiet=True,
         help="torch.compile for the blocks: off or on (default: off).")))
+    dynamic: str = field(default="off", metadata=row(Axis(
+        label="dynamic", words=("off", "on"), quiet=True,
+        help=(
+            "Dynamic shapes in what --compile on compiles: off, code for each shape, or on, code"
+            " for all of them (default: off)."
+        ))))
     loss: str = field(default="whole", metadata=row(Axis(
         label="loss", words=("whole", "chunked"), quiet=True,
         help=(

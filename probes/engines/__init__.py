@@ -100,7 +100,7 @@ def made(spec: ModelSpec, family: FamilyModels) -> nn.Module:
         blocks = list(family.blocks(module))
         if not blocks:
             raise UnsupportedError(f"{type(module).__name__} has no blocks to compile", "compile")
-        compile_blocks(blocks)
+        compile_blocks(blocks, dynamic=spec.dynamic == "on")
     return module
 
 

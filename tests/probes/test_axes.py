@@ -295,6 +295,48 @@ def test_compiled_models_checkpoint_too(backend: str, monkeypatch: pytest.Monkey
     assert found["selective"] == found["none"] < found["full"]
 
 
+def test_dynamic_shapes_are_compiled_once_for_all_and_learn_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from probes.engines import made
+
+    shapes = [(2, 40), (3, 48), (5, 56)]  # torch takes a size for the weights' if both are equal
+
+    def trained(**axes: str) -> tuple[list[float], int]:
+        """Losses of all `shapes`, and how often a block was compiled."""
+        graphs = []
+
+        def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> torch.fx.GraphModule:
+            graphs.append(inputs)
+            return graph
+
+        torch._dynamo.reset()
+        torch.manual_seed(3)
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+            module = made(replace(GPT, depth=1, **axes), family("gpt"))  # type: ignore[arg-type]
+        drawn = torch.Generator().manual_seed(5)
+        batches = [family("gpt").batch(GPT, *shape, drawn) for shape in shapes]
+        losses = [family("gpt").loss(module, each).detach() for each in batches]
+        return [float(each) for each in losses], len(graphs)
+
+    plain, none = trained()
+    static, each = trained(compile="on")
+    dynamic, once = trained(compile="on", dynamic="on")
+    assert (none, each, once) == (0, len(shapes), 1)
+    assert static == pytest.approx(plain, rel=SAME)
+    assert dynamic == pytest.approx(plain, rel=SAME)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_dynamic_shapes_need_compiling(name: str) -> None:
+    plain = Build(depth=2, zero_stage=ENGINES[name].stages[-1])
+    lack = ENGINES[name].lacks(replace(plain, dynamic="on"), "cpu")
+    assert lack is not None
+    assert lack.axes == ("dynamic", "compile")
+    assert ENGINES[name].lacks(replace(plain, dynamic="on", compile="on"), "cpu") is None
+
+
 def test_a_model_without_blocks_is_not_compiled() -> None:
     from probes.engines import made
 

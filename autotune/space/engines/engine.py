@@ -68,6 +68,8 @@ class EngineFacts:
         for name, axis in AXES.items():
             if axis.of_engines and name not in self.axes and getattr(of, name) != axis.plain:
                 return Lack((name,), "it has nothing to set there; use another --engine")
+        if of.dynamic == "on" and of.compile == "off":
+            return Lack(("dynamic", "compile"), "shapes are only dynamic where --compile is on")
         return None
 
     def state(self, workload: Workload, of: Candidate | Build) -> StateBytes:
