@@ -69,7 +69,7 @@ class EngineFacts:
             if axis.of_engines and name not in self.axes and getattr(of, name) != axis.plain:
                 return Lack((name,), "it has nothing to set there; use another --engine")
         if of.dynamic == "on" and of.compile == "off":
-            return Lack(("dynamic", "compile"), "shapes are only dynamic where --compile is on")
+            return Lack(("dynamic", "compile"), "nothing is compiled then; use --compile on")
         return None
 
     def state(self, workload: Workload, of: Candidate | Build) -> StateBytes:
