@@ -144,8 +144,8 @@ class Settings:
     dynamic: str = field(default="off", metadata=row(Axis(
         label="dynamic", words=("off", "on"), quiet=True,
         help=(
-            "Dynamic shapes in what --compile on compiles: off, code for each shape, or on, code"
-            " for all of them (default: off)."
+            "Dynamic shapes in what --compile on compiles: off, code for each shape, or on, the"
+            " same code for many (default: off)."
         ))))
     loss: str = field(default="whole", metadata=row(Axis(
         label="loss", words=("whole", "chunked"), quiet=True,
