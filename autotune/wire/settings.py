@@ -38,7 +38,7 @@ class Axis:
     quiet: bool = False
     """Whether it is shown only where it makes a difference."""
     of_engines: bool = False
-    """Whether only those engines have it that name it in `Engine.axes`."""
+    """Whether only those engines have it that name it in `EngineFacts.axes`."""
     of_script: bool = False
     """Whether only a user's own script has it."""
     help: str = ""
