@@ -16,6 +16,7 @@ import subprocess
 import sys
 import typing
 from collections.abc import Callable
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -147,10 +148,12 @@ def llama_factory() -> Parser:
 
 
 def ms_swift() -> Parser:
-    """As `swift sft` does: its YAML becomes words, which transformers' parser reads."""
+    """As `swift sft` does: its YAML becomes words, which transformers' parser reads. It takes the
+    beginning of a name for the name: names have to be whole here."""
     command = importlib.import_module("swift.cli.main")
     arguments = importlib.import_module("swift.arguments").SftArguments
     parse = importlib.import_module("swift.utils").parse_args
+    known = {"ENV", *(field.name for field in fields(arguments))}
 
     def read(folder: Path) -> dict[str, Any]:
         model = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
@@ -169,7 +172,8 @@ def ms_swift() -> Parser:
         targets = found.target_modules
         held = getattr(training, "hf_deepspeed_config", None)
         return {
-            "odd": odd + (held.mismatches if held else []),
+            "odd": [*odd, *(held.mismatches if held else ())]
+            + [name for name in _yaml(folder / "ms-swift.yaml") if name not in known],
             "environment": variables,
             "micro_batch": training.per_device_train_batch_size,
             "grad_accum": training.gradient_accumulation_steps,
