@@ -59,6 +59,8 @@ cuda_tests=(hypothesis jsonschema lightning pytest pytest-timeout pytest-xdist)
 ensure_parsers() {
     _parser axolotl axolotl==0.19.0 addict==2.4.0 colorama==0.4.6 pillow==13.0.0
     _parser llama-factory llamafactory==0.9.5 omegaconf==2.4.0
+    _parser ms-swift ms-swift==4.6.0 addict==2.4.0 json_repair==0.64.6 modelscope==1.40.2 modelscope_hub==0.5.1 \
+        transformers==5.19.0
     _parser torchtitan torchtitan==0.3.0 spmd_types==0.2.3 torch_checkpointing==0.1.1 torchdata==0.11.0 \
         tyro==1.0.17 typeguard==4.6.0
     # Its wheels are for Python 3.12 and newer; what is compiled in them is not needed.

@@ -367,9 +367,9 @@ def exports() -> str:
         " it is not plain. What memory depends on comes first. A setting may be missing for some"
         " of its values only. Without a word for `checkpointing` selective or 1/2, files of tools"
         " that have full checkpointing say that: it needs no more memory, and is slower.\n\n"
-        "A chunked `loss` is `use_liger_kernel` in transformers, its like in Axolotl and"
-        " LLaMA-Factory, and `chunked_nll` in TRL. liger-kernel has to be installed, and passes"
-        " over models that it does not know. It needs a GPU.\n"
+        "A chunked `loss` is `use_liger_kernel` in transformers and ms-swift, its like in"
+        " Axolotl and LLaMA-Factory, and `chunked_nll` in TRL. liger-kernel has to be installed,"
+        " and passes over models that it does not know. It needs a GPU.\n"
     )
 
 

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import typing
 from collections.abc import Callable
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -146,6 +147,60 @@ def llama_factory() -> Parser:
     return read
 
 
+def ms_swift() -> Parser:
+    """As `swift sft` does: its YAML becomes words, which transformers' parser reads. It takes the
+    beginning of a name for the name: names have to be whole here."""
+    command = importlib.import_module("swift.cli.main")
+    arguments = importlib.import_module("swift.arguments").SftArguments
+    parse = importlib.import_module("swift.utils").parse_args
+    known = {"ENV", *(field.name for field in fields(arguments))}
+
+    def read(folder: Path) -> dict[str, Any]:
+        model = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+        (folder / "config.json").write_text(json.dumps(model))
+        words = [
+            str(folder / "ms-swift.yaml"), "--model", str(folder), "--model_type", "llama",
+            "--template", "llama3", "--dataset", "alpaca", "--output_dir", str(folder / "out"),
+            "--use_cpu", "true", "--report_to", "none",
+        ]  # fmt: skip
+        before = dict(os.environ)
+        command.parse_yaml_args(words)
+        variables = {name: os.environ[name] for name in os.environ.keys() - before.keys()}
+        variables.pop("SWIFT_CONFIG_FILE")
+        found, odd = parse(arguments, words)
+        training, sharded = found.training_args, found.fsdp_config or {}
+        targets = found.target_modules
+        held = getattr(training, "hf_deepspeed_config", None)
+        return {
+            "odd": [*odd, *(held.mismatches if held else ())]
+            + [name for name in _yaml(folder / "ms-swift.yaml") if name not in known],
+            "environment": variables,
+            "micro_batch": training.per_device_train_batch_size,
+            "grad_accum": training.gradient_accumulation_steps,
+            "seq_len": found.max_length,
+            "dtype": "bf16" if training.bf16 else "fp16" if training.fp16 else "fp32",
+            "weights": str(found.torch_dtype),
+            "checkpointing": training.gradient_checkpointing
+            or sharded.get("activation_checkpointing", False),
+            "compile": training.torch_compile,
+            "attention": found.attn_impl or "auto",
+            "optimizer": found.optimizer or str(training.optim.value),
+            "stage": training.deepspeed["zero_optimization"]["stage"] if held else None,
+            "reshard": sharded.get("reshard_after_forward"),
+            "lora": None
+            if found.tuner_type == "full"
+            else {
+                "r": found.lora_rank,
+                "alpha": found.lora_alpha,
+                "dropout": found.lora_dropout,
+                "targets": "all" if targets == ["all-linear"] else targets,
+                "dtype": found.lora_dtype,
+            },
+        }
+
+    return read
+
+
 def torchtitan() -> Parser:
     """Through its ConfigManager, which wants a function that returns a config."""
     _without("triton", "triton.language", "torch.utils.tensorboard")
@@ -246,6 +301,7 @@ class _Told(logging.Handler):
 TOOLS: dict[str, Callable[[], Parser]] = {
     "axolotl": axolotl,
     "llama-factory": llama_factory,
+    "ms-swift": ms_swift,
     "torchtitan": torchtitan,
     "megatron": megatron,
 }

@@ -19,6 +19,7 @@ from autotune.result.export import (
     lightning,
     llama_factory,
     megatron,
+    ms_swift,
     nanochat,
     torchtitan,
     trl,
@@ -84,6 +85,12 @@ EXPORTS = {
     "llama-factory": ExportRow(
         make=llama_factory.export, models="transformers", checked="parsed",
         checked_how="by LLaMA-Factory 0.9.5", content=_TO_MERGE,
+    ),
+    "ms-swift": ExportRow(
+        make=ms_swift.export, models="transformers", checked="parsed",
+        checked_how="by ms-swift 4.6",
+        content="YAML for `swift sft` and `swift pt`, which take model and data after it; with"
+        " `--lora` the adapters",
     ),
     "lightning": ExportRow(
         make=lightning.export, models="all", checked="launched",

@@ -23,6 +23,8 @@ OF_DEEPSPEED = ("zero_stage", "offload", "reduce_dtype")
 """Facts in DeepSpeed's config."""
 BESIDE = "{} is found from the folder that the tool is started in: start it here, or write a path."
 LIGER = "loss chunked by liger-kernel; it fits only if that is installed and knows this model type"
+LIGER_WHOLE = (LIGER, "liger-kernel's other kernels, which come with that of the loss")
+"""Of a tool that has one switch for all of its kernels."""
 _HARMLESS = (
     "model", "depth", "width", "vocab_size", "grad_accum", "world_size", "nodes",
     "optimizer adamw", "dtype fp32", "weights in fp32", "gradients reduced in fp32",

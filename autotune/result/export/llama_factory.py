@@ -6,7 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.result.best import Best
-from autotune.result.export.format import BESIDE, LIGER, OF_DEEPSPEED, Exported, exported, fallback
+from autotune.result.export.format import (
+    BESIDE,
+    LIGER_WHOLE,
+    OF_DEEPSPEED,
+    Exported,
+    exported,
+    fallback,
+)
 from autotune.result.export.hf import enabled, shared_arguments, with_own_rate
 
 _DEEPSPEED = "llama-factory-deepspeed.json"
@@ -47,7 +54,7 @@ def export(best: Best) -> Exported:
     if config.loss == "chunked" and best.device_kind != "cpu":
         says.add("loss")
         found["enable_liger_kernel"] = True
-        instead += (LIGER, "liger-kernel's other kernels, which come with that of the loss")
+        instead += LIGER_WHOLE
     if config.engine == "deepspeed":
         says |= {*OF_DEEPSPEED, "optimizer"}
         settings = with_own_rate(best.exports["deepspeed"])

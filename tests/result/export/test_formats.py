@@ -97,7 +97,8 @@ ON_GPUS: dict[str, Any] = {"kind": "cuda", "dtype": "bf16", "model": "llama-3-8b
 
 @pytest.mark.parametrize(("name", "key"), [
     ("hf", "use_liger_kernel"), ("axolotl", "liger_fused_linear_cross_entropy"),
-    ("llama-factory", "enable_liger_kernel"), ("trl", "loss_type"),
+    ("llama-factory", "enable_liger_kernel"), ("ms-swift", "use_liger_kernel"),
+    ("trl", "loss_type"),
 ])  # fmt: skip
 def test_a_chunked_loss_is_set_where_the_tool_has_one(name: str, key: str) -> None:
     made = EXPORTS[name].make(result("ddp", 0, loss="chunked", **ON_GPUS))
@@ -118,7 +119,7 @@ def test_a_chunked_loss_is_set_where_the_tool_has_one(name: str, key: str) -> No
 
 def test_no_kernel_that_needs_a_gpu_is_set_on_a_cpu() -> None:
     best = result("ddp", 0, loss="chunked", model="llama-3-8b-tiny")
-    for name in ("hf", "axolotl", "llama-factory"):
+    for name in ("hf", "axolotl", "llama-factory", "ms-swift"):
         made = EXPORTS[name].make(best)
         assert made is not None
         assert "liger" not in str(made.files)
@@ -126,7 +127,7 @@ def test_no_kernel_that_needs_a_gpu_is_set_on_a_cpu() -> None:
 
 
 @pytest.mark.parametrize("kind", ["selective", "1/3"])
-@pytest.mark.parametrize("name", ["hf", "axolotl", "llama-factory", "megatron"])
+@pytest.mark.parametrize("name", ["hf", "axolotl", "llama-factory", "megatron", "ms-swift"])
 def test_what_stands_for_a_kind_of_checkpointing_needs_no_more_memory_and_is_told(
     name: str, kind: str
 ) -> None:
@@ -202,6 +203,8 @@ def test_batches_are_the_results_in_every_words(best: Best) -> None:
     assert (factory["per_device_train_batch_size"], factory["cutoff_len"]) == (
         pair[0], config.seq_len,
     )  # fmt: skip
+    swift = said("ms-swift", "ms-swift.yaml")
+    assert (swift["per_device_train_batch_size"], swift["max_length"]) == (pair[0], config.seq_len)
     if config.engine == "deepspeed":
         found = said("deepspeed", "deepspeed.json")
         assert found == best.deepspeed()
@@ -274,7 +277,9 @@ def test_a_study_writes_what_fits_its_model(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == files
     assert (tmp_path / "launch.sh").stat().st_mode & 0o111
     of_hf = result("deepspeed", 2, model="llama-3-8b-tiny")
-    assert {"deepspeed", "hf", "trl", "axolotl", "llama-factory"} <= set(write(of_hf, tmp_path))
+    assert {"deepspeed", "hf", "trl", "axolotl", "llama-factory", "ms-swift"} <= set(
+        write(of_hf, tmp_path)
+    )
 
 
 def test_a_users_own_script_is_started_where_it_was_found(tmp_path: Path) -> None:
@@ -454,6 +459,22 @@ def test_torchtitans_names_after_its_release_are_its_own(best: Best) -> None:
     assert names - {"compile", "enable", "activation_checkpoint"} <= known
 
 
+def test_ms_swift_is_told_ranks_nodes_and_variables_where_nodes_are_alike() -> None:
+    def told(name: str) -> tuple[dict[str, str], str]:
+        made = EXPORTS["ms-swift"].make(RESULTS[name])
+        assert made is not None
+        text = made.files["ms-swift.yaml"]
+        return yaml.safe_load(text)["ENV"], text
+
+    allocator = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    nodes, text = told("nodes")
+    assert nodes == allocator | {"NPROC_PER_NODE": "2", "NNODES": "2"}
+    assert "on 2 nodes, with NODE_RANK" in text
+    uneven, text = told("uneven")
+    assert uneven == {}
+    assert "world_size 3, nodes 2" in text
+
+
 def test_best_of_writes_what_ranks_had_in_their_environment() -> None:
     assert RESULTS["all"].exports == {
         "env": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
@@ -468,7 +489,7 @@ ADAPTERS = {"r=8": "all-linear", "r=8,targets=q_proj+v_proj": ["q_proj", "v_proj
 def test_adapters_are_exported_or_said_to_be_missing(lora: str, tmp_path: Path) -> None:
     made = write(result("ddp", 0, model="llama-3-8b-tiny", lora=lora), tmp_path)
     silent = {name for name, found in made.items() if "lora" not in str(found.unexpressed)}
-    assert silent >= {"axolotl", "llama-factory", "trl"}
+    assert silent >= {"axolotl", "llama-factory", "ms-swift", "trl"}
     for name in ("accelerate", "hf", "lightning", "torchtitan"):
         assert f"lora {lora}, of alpha 16" in made[name].unexpressed
     peft = json.loads((tmp_path / "trl-lora.json").read_text())

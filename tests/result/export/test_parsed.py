@@ -26,7 +26,7 @@ SCRIPT = ROOT / "tests" / "support" / "parsers.py"
 PARSERS = ROOT / ".parsers"
 NAMES = {
     "axolotl": "axolotl", "llama-factory": "llamafactory", "torchtitan": "torchtitan",
-    "megatron": "megatron",
+    "megatron": "megatron", "ms-swift": "swift",
 }  # fmt: skip
 
 
@@ -141,6 +141,37 @@ def test_llama_factory_reads_its_file(tmp_path: Path) -> None:
             "optimizer": OPTIM["adamw" if own else config.optimizer],
             "deepspeed": settings(best, "llama-factory-deepspeed.json"),
             "lora": LORA.get(name),
+        }, name
+
+
+def test_ms_swift_reads_its_file(tmp_path: Path) -> None:
+    names = [name for name in RESULTS if name != "chunked"]  # which needs liger-kernel
+    found = parsed("ms-swift", tmp_path, *names)
+    weights = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+    compiled = {
+        f"ACCELERATE_DYNAMO_USE_{name}": value
+        for name, value in (("REGIONAL_COMPILATION", "true"), ("DYNAMIC", "false"))
+    }
+    for name in names:
+        best = RESULTS[name]
+        config, held = best.config, best.dtypes
+        assert held is not None
+        own = config.engine == "deepspeed"
+        pure = config.param_dtype == "bf16" and not own
+        adapters = LORA.get(name)
+        assert found[name] == batches(best) | {
+            "odd": [],
+            "environment": {"NPROC_PER_NODE": str(config.world_size)}
+            | (compiled if config.compile == "on" else {}),
+            "dtype": "fp32" if pure else dtype(best),
+            "weights": f"torch.{weights[held['weights']]}",
+            "checkpointing": config.checkpointing != "none",
+            "compile": config.compile == "on",
+            "attention": config.attention,
+            "optimizer": OPTIM["adamw" if own else config.optimizer],
+            "stage": config.zero_stage if own else None,
+            "reshard": config.zero_stage == 3 if config.engine == "fsdp" else None,
+            "lora": adapters and adapters | {"dtype": weights[held["weights"]]},
         }, name
 
 
