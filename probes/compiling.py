@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 import torch
 from torch import nn
+from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
+
+
+class Compiler:
+    """Counts what torch.compile does in this process, from now on."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.times = 0
+        """Pieces of code that it compiled, each for some shape. A backward pass that follows
+        counts with its forward pass."""
+        self._began = 0.0
+        handler = callback_handler
+        handler.register_start_callback(self._start)
+        handler.register_end_callback(self._end)
+
+    def _start(self, why: CallbackArgs) -> None:
+        self._began = time.perf_counter()
+        self.times += why.callback_trigger is CallbackTrigger.DYNAMO
+
+    def _end(self, why: CallbackArgs) -> None:
+        self.seconds += time.perf_counter() - self._began
 
 
 def compile_blocks(blocks: Iterable[nn.Module], *, dynamic: bool = False) -> None:

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autotune.wire.ranks import Entered, ModelSpec, Probe, Progress
+from autotune.wire.ranks import Entered, ModelSpec, Probe, Progress, Rows
 from autotune.wire.reports import Report
 from autotune.wire.stopping import Phase, Series, Steps
+from probes.compiling import Compiler
 from probes.conditions import Watch
 from probes.engines import Engine
 from probes.memory import Meter
@@ -64,6 +65,7 @@ class Live:
     model: ModelSpec
     watch: Callable[[], Watch]
     compiles: Compiles = ""
+    compiler: Compiler | None = None
     history: History = field(default_factory=History)
 
     def probe(self, probe: Probe, tell: Tell) -> Report:
@@ -75,12 +77,14 @@ class Live:
         self.meter.reset()
         progress = _Progress(probe.number, self.world, tell)
         stepper = _Stepper(probe, self.engine, self.world, self.model, progress)
-        compile_s = 0.0
-        shape = (probe.micro_batch, probe.seq_len) if self.compiles == "model" else ()
-        if self.compiles and shape not in self.history.compiled:
+        before = self._compiled()
+        shapes = stepper.shapes if self.compiles == "model" else {()}
+        if self.compiles and not shapes <= self.history.compiled:
             tell(Entered(Phase.COMPILE))
-            _, compile_s = stepper.step()
-            self.history.compiled.add(shape)
+            if probe.longest:
+                stepper.longest()
+            stepper.step()
+            self.history.compiled |= shapes
         tell(Entered(Phase.WARMUP))
         steps = Steps(probe.rule, probe.needed_step_s, self.history.ran_s)
         wall_s = {Phase.WARMUP: 0.0, Phase.TIMED: 0.0}
@@ -111,6 +115,10 @@ class Live:
             retried = self.meter.retries() - retries if phase is Phase.TIMED else 0
         self.history.ran_s, timed = steps.ran_s, steps.timed
         peaks = replace(self.meter.peaks(), alloc_retries=retried)
+        compile_s, shape_s, times = self._compiled()
+        compile_s, times = compile_s - before[0], times - before[2]
+        if self.compiler is not None:
+            compile_s, shape_s = self.world.slowest(compile_s, shape_s)
         return Report(
             number=probe.number,
             step_s=steps.step_s,
@@ -124,8 +132,18 @@ class Live:
             conditions=replace(looking.conditions(), foreign_bytes=self.meter.foreign_bytes()),
             attention=self.history.attention,
             compile_s=compile_s,
+            compilations=times,
+            shape_compile_s=shape_s,
             energy=looking.energy.used(sum(timed.step_s)) if timed.step_s else None,
         )
+
+    def _compiled(self) -> tuple[float, float, int]:
+        """Seconds of compiling so far, those for each shape, and how often."""
+        if self.compiler is None:
+            return 0.0, 0.0, 0
+        one_for_all = self.model.dynamic == "on" or self.compiles != "model"
+        shapes = 1 if one_for_all else max(1, len(self.history.compiled))
+        return self.compiler.seconds, self.compiler.seconds / shapes, self.compiler.times
 
 
 class Attention(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -197,10 +215,13 @@ class _Stepper:
         self._world = world
         self._progress = progress
         self._loss: Tensor | None = None
-        same = [probe.seq_len] * probe.micro_batch
+        same = [[probe.seq_len]] * probe.micro_batch
         drawn = [by_rank[world.rank] for by_rank in probe.lengths] or [same] * probe.micro_steps
-        self._batches = [self._batch(lengths) for lengths in drawn]
+        self._batches = [self._batch(rows) for rows in drawn]
         self._longest = [self._batch(probe.longest)] if probe.longest else []
+        every = [*drawn, probe.longest] if probe.longest else drawn
+        self.shapes = {(len(rows), probe.padded(rows)) for rows in every}
+        """Samples and tokens of its batches."""
 
     @property
     def loss(self) -> float:
@@ -225,13 +246,14 @@ class _Stepper:
         self._step(self._longest * self._probe.micro_steps)
         self._progress.alive()
 
-    def _batch(self, lengths: Sequence[int]) -> Batch:
-        """A batch of samples of these lengths on the device, padded as a collator does it."""
-        multiple = self._probe.pad_to_multiple
-        padded = -(-max(lengths) // multiple) * multiple
+    def _batch(self, rows: Rows) -> Batch:
+        """A batch of samples of these lengths on the device, made as a collator does it."""
+        padded, lengths = self._probe.padded(rows), [sum(row) for row in rows]
         made = family(self._model.name)
-        batch = made.batch(self._model, len(lengths), padded, self._generator)
-        if min(lengths) < padded:
+        batch = made.batch(self._model, len(rows), padded, self._generator)
+        if self._probe.pack:
+            batch = made.packed(self._model, batch, rows)
+        elif min(lengths) < padded:
             batch = made.masked(self._model, batch, lengths)
         return {name: on_cpu.to(self._world.device) for name, on_cpu in batch.items()}
 

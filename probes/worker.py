@@ -18,6 +18,7 @@ import torch._inductor.config as inductor_config
 from autotune.wire.ranks import Entered, Fault, ModelSpec, Progress, Start, Store
 from autotune.wire.stopping import Phase
 from probes import faults
+from probes.compiling import Compiler
 from probes.conditions import Watch, counters
 from probes.engines import ENGINES, load
 from probes.faults import UnsupportedError
@@ -61,7 +62,8 @@ def set_up(start: Start, rank: int, meter: Meter, send: Send) -> Live:
             start.device_uuid if start.device_kind == "cuda" else None,
             counters(start.energy, start.device_uuid),
         ),
-        compiles=_compiles(start.model),
+        compiles=(compiles := _compiles(start.model)),
+        compiler=Compiler() if compiles else None,
     )
     meter.built()
     gc.collect()

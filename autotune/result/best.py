@@ -21,10 +21,10 @@ from msgspec import Meta
 from autotune.errors import UsageError
 from autotune.result.choice import Repeats, Unconfirmed
 from autotune.result.files import write_whole
-from autotune.space.axes import AXES, DEGREES, MEMORY_AXES, ZERO_STAGES, Shape
+from autotune.space.axes import AXES, ZERO_STAGES, Batching, Shape
 from autotune.space.candidate import Candidate
 from autotune.space.engines import ENGINES
-from autotune.space.mix import LengthMix
+from autotune.space.mix import Batches, LengthMix
 from autotune.space.models.defaults import Lora
 from autotune.space.outcome import Objective, Verdict
 from autotune.space.workload import SCRIPTS, GlobalBatch, Workload
@@ -48,7 +48,7 @@ FINALS = "finals"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Settings, Shape):
+class Config(Batching, Settings, Shape):
     """A configuration that was measured: values on all axes, and what is the same in a study.
 
     Of a script, `optimizer` has the classes that were seen to step, or `UNKNOWN`.
@@ -188,6 +188,11 @@ class Measured:
     """That computed attention."""
     compile_s: float | None = None
     """What compiling took before the first step; None where nothing was compiled."""
+    compilations: int | None = None
+    """How often something was compiled in that time."""
+    spread_s: float | None = None
+    """Of each step, that compiling all shapes of a mix takes, spread over its `run_steps`. Rates
+    have it, and `step_s` has not."""
     tokens: Literal["seen", "claimed"] | None = None
     """Where the number of tokens is from: of a script, the batches that were seen, or what it was
     asked for."""
@@ -201,6 +206,8 @@ class Measured:
     """Of the tokens of a batch, that are no padding; None where all samples have one length. Steps
     and rates, which count no padding, are those of the mix of lengths: expected ones where the
     longest alone was measured, as in a cell that is not confirmed."""
+    bucket_lengths: tuple[Positive, ...] | None = None
+    """That batches are padded to the next of, with `buckets`."""
     phases: dict[Phase, PhaseTook] | None = None
     """Peaks in each phase, where a script was seen to do more than train. `peak_bytes` has the
     largest of all."""
@@ -366,17 +373,21 @@ class Best:
         """Mean tokens of a step without padding; of a script, those that were seen."""
         if self.command is not None:
             return self.measured.tokens_per_s * self.measured.step_s.median
-        seq_len = self.config.seq_len
-        length = seq_len if self.length_mix is None else self.length_mix.mean(seq_len)
-        return self.config.global_batch_samples * length
+        rows = self.config.global_batch_samples
+        if (batches := self._batches) is None:
+            return rows * self.config.seq_len
+        return rows * batches.tokens / self.config.micro_batch
 
     @property
     def cycle_steps(self) -> int:
         """Number of steps after which lengths repeat; 1 if all are equal."""
-        config = self.config
-        if self.length_mix is None:
-            return 1
-        return self.length_mix.cycle_steps(config.micro_batch, config.replicas, config.grad_accum)
+        batches = self._batches
+        return 1 if batches is None else batches.cycle_steps(self.config.grad_accum)
+
+    @property
+    def _batches(self) -> Batches | None:
+        mix, config = self.length_mix, self.config
+        return None if mix is None else mix.batches(config.candidate, config.replicas)
 
     @property
     def known(self) -> set[str] | None:
@@ -478,7 +489,7 @@ def _values(name: str, axis: Axis) -> dict[str, Any]:
     """The schema of the values of an axis."""
     if not axis.words:
         stages = {"enum": list(ZERO_STAGES)}
-        return stages if name == "zero_stage" else {"type": "integer", "minimum": 1}
+        return stages if name == "zero_stage" else {"type": "integer", "minimum": axis.least}
     words = {"enum": list(axis.words)}
     pattern = {"type": "string", "pattern": f"^({axis.pattern})$"}
     return words if axis.pattern is None else {"anyOf": [words, pattern]}
@@ -529,9 +540,9 @@ def _check_config(where: str, config: dict[str, Any]) -> None:
                 raise ValueError(f"{where}: missing required field `{name}`")
             continue
         value = config[name]
-        known = axis.takes(value) if axis.words else value in ZERO_STAGES or name != "zero_stage"
-        if name in (*MEMORY_AXES, *DEGREES):
-            known = value >= 1
+        known = axis.takes(value) if axis.words else value >= axis.least
+        if name == "zero_stage":
+            known = value in ZERO_STAGES
         elif name == "optimizer" and config["model"].startswith(SCRIPTS):
             known = bool(value)
         if not known:

@@ -245,6 +245,8 @@ def pool(rounds: Sequence[Record], workload: Workload) -> Record:
             conditions=_pooled_conditions([m.conditions for m in measured]),
             kernels=first.measured.kernels,
             compile_s=max(m.compile_s for m in measured),
+            compilations=max(m.compilations for m in measured),
+            shape_compile_s=max(m.shape_compile_s for m in measured),
             ran=_pooled_run([m.ran for m in measured]),
             mean_power_w=_pooled_power_w([m.mean_power_w for m in measured]),
             phases=InPhase.largest([m.phases for m in measured]),

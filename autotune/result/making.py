@@ -29,7 +29,7 @@ from autotune.result.best import (
 from autotune.result.choice import Certainty, Choice
 from autotune.space.candidate import Candidate
 from autotune.space.engines import engine_of
-from autotune.space.outcome import Measurement, Objective, Record, Verdict, phase_of_peak
+from autotune.space.outcome import Objective, Record, Verdict, phase_of_peak
 from autotune.space.space import Limits, Space
 from autotune.space.workload import Workload
 from autotune.wire.reports import InPhase, Peaks, Ran
@@ -168,7 +168,8 @@ def _sure(certainty: Certainty | None, space: Space, winner: Config) -> Sure | N
 def tie_of(record: Record, workload: Workload, limits: Limits) -> Tie:
     """The entry of best.json for a record with a measurement."""
     found = record.measured
-    return Tie(_config(record.candidate, workload, found.ran), _measured(found, limits))
+    return Tie(_config(record.candidate, workload, found.ran),
+               _measured(record, workload, limits))  # fmt: skip
 
 
 def _cell(record: Record, space: Space, choice: Choice) -> Cell:
@@ -177,7 +178,7 @@ def _cell(record: Record, space: Space, choice: Choice) -> Cell:
         depth=config.depth,
         seq_len=config.seq_len,
         config=config,
-        measured=_measured(record.measured, space.limits),
+        measured=_measured(record, space.workload, space.limits),
         verdict=record.outcome.verdict.value,
         confirmed=choice.confirmed if record is choice.record else record.purpose == "final",
     )
@@ -230,7 +231,8 @@ def _dtypes(candidate: Candidate, workload: Workload) -> dict[str, str] | None:
     return engine_of(workload, candidate).dtypes(workload.dtype, candidate)
 
 
-def _measured(found: Measurement, limits: Limits) -> Measured:
+def _measured(record: Record, workload: Workload, limits: Limits) -> Measured:
+    found, batches = record.measured, workload.batches(record.candidate)
     peaks = found.peaks
     return Measured(
         tokens_per_s=found.tokens_per_s,
@@ -243,11 +245,14 @@ def _measured(found: Measurement, limits: Limits) -> Measured:
         disturbed_share=found.disturbed_share,
         kernels=found.kernels or None,
         compile_s=found.compile_s or None,
+        compilations=found.compilations or None,
+        spread_s=found.spread_s or None,
         tokens=None if found.ran is None else "seen" if found.ran.seen else "claimed",
         waiting_share=None if found.ran is None else found.ran.waiting_share,
         rows=None if found.ran is None or found.ran.rows == 1 else found.ran.rows,
         joules_per_token=found.joules_per_token,
         real_share=found.real_share,
+        bucket_lengths=tuple(batches.ends) or None if batches else None,
         phases={_phase(name): _took(each) for name, each in found.phases.items()} or None,
     )
 

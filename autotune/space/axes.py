@@ -25,11 +25,37 @@ class Shape(Depth):
         help="Samples per rank and micro-step, e.g. 1:64 or 8,16")))  # fmt: skip
 
 
-AXES = rows(Shape) | rows(Settings)
+@dataclass(frozen=True, kw_only=True)
+class Batching:
+    """The axes of samples of different lengths: how a batch is made of them."""
+
+    pad_to_multiple: int = field(default=1, metadata=row(Axis(
+        label="pad", level=Level.PROBE, quiet=True, metavar="INTS", example="8",
+        help=(
+            "Pad batches of a --length-mix to a multiple of so many tokens, e.g. 1,8,64"
+            " (default: 1)."
+        ))))  # fmt: skip
+    buckets: int = field(default=0, metadata=row(Axis(
+        label="buckets", level=Level.PROBE, quiet=True, metavar="INTS", example="4",
+        help=(
+            "Pad batches of a --length-mix to the next of so many lengths, which autotune chooses"
+            " by the mix, e.g. 0,4,8 (default: 0, pad to the longest sample)."
+        ))))  # fmt: skip
+    pack: str = field(default="off", metadata=row(Axis(
+        label="pack", level=Level.PROBE, words=("off", "on"), quiet=True,
+        help=(
+            "Pack several samples of a --length-mix into each row of --seq-len tokens, if the"
+            " model keeps them apart: off or on (default: off)."
+        ))))  # fmt: skip
+
+
+AXES = rows(Shape) | rows(Settings) | rows(Batching)
 """By name, in the order in which they are shown."""
 MEMORY_AXES = tuple(rows(Shape))
 """Memory grows along these, whatever the others are."""
-OTHER_AXES = tuple(rows(Settings))
+PADDING_AXES = ("pad_to_multiple", "buckets")
+"""The longest batch is the same, whatever these are."""
+OTHER_AXES = tuple(rows(Settings) | rows(Batching))
 ASKED_AXES = tuple(name for name, axis in AXES.items() if not axis.always)
 """Axes that a space has only if the user asks for more than the plain value."""
 SCRIPT_AXES = tuple(name for name, axis in AXES.items() if axis.of_script)

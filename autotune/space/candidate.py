@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 
-from autotune.space.axes import ASKED_AXES, AXES, MEMORY_AXES, OTHER_AXES, Shape
+from autotune.space.axes import (
+    ASKED_AXES,
+    AXES,
+    MEMORY_AXES,
+    OTHER_AXES,
+    PADDING_AXES,
+    Batching,
+    Shape,
+)
 from autotune.wire.settings import Depth, Settings, rows
 
 
@@ -17,12 +25,13 @@ class Build(Settings, Depth):
 
 BUILD_AXES = tuple(rows(Build))
 _build_of, _memory_of, _others_of = (
-    attrgetter(*names) for names in (BUILD_AXES, MEMORY_AXES, OTHER_AXES)
+    attrgetter(*names)
+    for names in (BUILD_AXES, MEMORY_AXES, [n for n in OTHER_AXES if n not in PADDING_AXES])
 )
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
-class Candidate(Settings, Shape):
+class Candidate(Batching, Settings, Shape):
     """One point of the space: a value on each of `AXES`."""
 
     @cached_property
@@ -65,7 +74,7 @@ class Candidate(Settings, Shape):
 
     def covers(self, other: Candidate) -> bool:
         """Whether this needs at least the memory of `other`: it is no smaller on the axes along
-        which memory grows, and equal on all others."""
+        which memory grows, and equal on all others but the padding."""
         return _others_of(self) == _others_of(other) and all(
             mine >= its for mine, its in zip(_memory_of(self), _memory_of(other), strict=True)
         )

@@ -1,25 +1,36 @@
-"""Samples of different lengths: what a batch of them is padded to, and batches drawn of them.
+"""Samples of different lengths: how batches are made of them, and batches drawn of them.
 
 Contracts:
 
-- With a mix, `seq_len` is the length to which the longest sample is padded or cut.
+- With a mix, `seq_len` is the length to which the longest sample is padded or cut, or of a row of
+  packed samples.
 - The search runs the longest samples alone. The warm-up of a final begins with two steps on them,
   in all micro-steps. The first makes the optimizer's state, and the second runs beside it. Drawn
   batches follow in the same probe. So one peak covers both, and the cost of many shapes in the
-  allocator.
-- Ranks draw nothing. The study draws the lengths from the seed (`LengthMix.draw`), and
+  allocator. Packed batches all have one shape, so the search runs drawn ones, too.
+- Ranks draw nothing. The study draws the lengths from the seed (`Batches.draw`), and
   `Probe.lengths` has them for all ranks. They are a few dozen micro-batches at most, which come
   round, so the number of shapes is bounded.
+- A compiled model compiles each shape that it meets, or one for all (`dynamic`). That time is
+  spread over `LengthMix.run_steps`, by the number of shapes that so many steps meet.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left, insort
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import accumulate, pairwise
+from functools import cache, cached_property
+from itertools import accumulate, islice, pairwise
+from typing import TypeVar
+
+import numpy as np
+
+from autotune.space.candidate import Candidate
+from autotune.wire.ranks import Rows, padded_to
 
 MOST_BINS = 256
 LEAST_BATCHES = 16
@@ -31,15 +42,19 @@ MOST_BATCHES = 64
 DRAWS = 256
 CLOSE = 0.003
 """A draw whose real and padded tokens are this near to what is expected is taken at once."""
+LIKE_ALL = 4096
+"""So many samples stand for all where rows are packed, or batches filled up to a size."""
+RUN_STEPS = 10_000
 
-Drawn = list[list[list[int]]]
-"""Lengths by [micro_batch][rank][sample]."""
+Item = TypeVar("Item")
+Drawn = list[list[Rows]]
+"""By [micro_batch][rank]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LengthMix:
-    """A histogram of lengths, in tokens. A sample longer than a candidate's seq_len is cut to it,
-    and a batch is padded to its longest sample."""
+    """A histogram of lengths, in tokens. A sample longer than a candidate's seq_len is cut to
+    it."""
 
     file: str
     """The file that it was read from."""
@@ -47,13 +62,22 @@ class LengthMix:
     lengths: tuple[int, ...]
     """Ascending. Of a file with more of them, means of at most `MOST_BINS` ranges."""
     counts: tuple[int, ...]
-    pad_to_multiple: int = 1
+    distinct: int
+    """Number of lengths in the file."""
+    by_tokens: bool = False
+    """Whether a batch holds samples of similar lengths, as many as fit in micro_batch x seq_len
+    tokens with their padding."""
+    run_steps: int = RUN_STEPS
+    """Optimizer steps of the run, over which the time to compile is spread."""
 
     def __hash__(self) -> int:
-        return hash((self.file, self.samples, self.pad_to_multiple))
+        return hash((self.file, self.samples, self.by_tokens, self.run_steps))
 
     @classmethod
-    def of(cls, file: str, histogram: Mapping[int, int], pad_to_multiple: int = 1) -> LengthMix:
+    def of(
+        cls, file: str, histogram: Mapping[int, int], *, by_tokens: bool = False,
+        run_steps: int = RUN_STEPS,
+    ) -> LengthMix:  # fmt: skip
         """Lengths and how many samples have them; ranges hold about as many tokens each, and the
         longest stays as it is."""
         bins = dict(histogram) if len(histogram) <= MOST_BINS else _binned(histogram)
@@ -63,82 +87,40 @@ class LengthMix:
             samples=sum(bins.values()),
             lengths=tuple(ordered),
             counts=tuple(bins[length] for length in ordered),
-            pad_to_multiple=pad_to_multiple,
+            distinct=len(histogram),
+            by_tokens=by_tokens,
+            run_steps=run_steps,
         )
 
     @property
     def longest(self) -> int:
-        """The padded length of the longest sample."""
-        return self.padded(self.lengths[-1])
+        """Tokens of the longest sample."""
+        return self.lengths[-1]
 
-    def padded(self, length: int) -> int:
-        """The padded length of a batch whose longest sample has this `length`."""
-        return -(-length // self.pad_to_multiple) * self.pad_to_multiple
+    @property
+    def density(self) -> float:
+        """The share of all lengths up to the longest that are in the file; 0 where each of them
+        is one of `lengths`."""
+        return self.distinct / self.longest if self.distinct > len(self.lengths) else 0.0
 
     def mean(self, seq_len: int) -> float:
         """Mean tokens of a sample without padding."""
         return _mean_power(self, 1, seq_len)
 
     def weighted_mean(self, seq_len: int) -> int:
-        """The mean length, each sample as often as it has tokens, padded: the length at which what
-        grows evenly with it, as FLOPs a token do, is what it is on the mix."""
-        return self.padded(round(_mean_power(self, 2, seq_len) / self.mean(seq_len)))
+        """The mean length, each sample as often as it has tokens: the length at which what grows
+        evenly with it, as FLOPs a token do, is what it is on the mix."""
+        return round(_mean_power(self, 2, seq_len) / self.mean(seq_len))
 
-    def padded_mean(self, samples: int, seq_len: int) -> float:
-        """The expected length of so many samples, drawn at random, when they are padded: that of
-        their longest. Source: David & Nagaraja, Order Statistics (2003), section 2.1."""
-        return _padded_mean(self, samples, seq_len)
+    def batches(self, candidate: Candidate, ranks: int) -> Batches:
+        """Those of `candidate` on so many ranks."""
+        of = _Packed if candidate.pack == "on" else _ByTokens if self.by_tokens else Batches
+        return _kept(of(
+            mix=self, ranks=ranks, micro_batch=candidate.micro_batch, seq_len=candidate.seq_len,
+            multiple=candidate.pad_to_multiple, buckets=candidate.buckets,
+        ))  # fmt: skip
 
-    def worst(self, micro_batch: int, seq_len: int) -> list[int]:
-        """The batch that needs the most memory: of the longest samples, one of them padded, so
-        that there is a mask where a model takes one."""
-        most = min(self.lengths[-1], seq_len)
-        return [most] + [max(1, most - 1)] * (micro_batch - 1)
-
-    def cycle_steps(self, micro_batch: int, ranks: int, micro_steps: int) -> int:
-        """Number of steps after which drawn batches repeat."""
-        batches = max(LEAST_BATCHES, math.ceil(LEAST_SAMPLES / (micro_batch * ranks)))
-        return math.ceil(batches / micro_steps)
-
-    def draw(
-        self, micro_batch: int, seq_len: int, *, ranks: int, micro_steps: int, seed: int
-    ) -> Drawn:
-        """The micro-batches of a cycle of steps, the same for the same `seed`.
-
-        They are drawn evenly over the histogram and shuffled, a few times; the draw whose real
-        tokens, and whose padded tokens of the rank with the longest batch, are nearest to what is
-        expected of a draw, stands for all.
-        """
-        steps = self.cycle_steps(micro_batch, ranks, micro_steps)
-        batches = min(MOST_BATCHES, steps * micro_steps) if steps == 1 else steps * micro_steps
-        real = self.mean(seq_len) * batches * ranks * micro_batch
-        padded = self.padded_mean(ranks * micro_batch, seq_len) * batches
-        rng = random.Random(seed)
-        best, best_off = [], math.inf
-        for _ in range(DRAWS):
-            drawn = self._drawn(rng, batches, ranks, micro_batch, seq_len)
-            mine = sum(sum(map(sum, batch)) for batch in drawn)
-            longest = sum(self.padded(max(map(max, batch))) for batch in drawn)
-            off = max(abs(mine / real - 1), abs(longest / padded - 1))
-            if off < best_off:
-                best, best_off = drawn, off
-            if off < CLOSE:
-                break
-        return best
-
-    def _drawn(
-        self, rng: random.Random, batches: int, ranks: int, micro_batch: int, seq_len: int
-    ) -> Drawn:
-        number = batches * ranks * micro_batch
-        lengths = list(self._evenly(number, rng.random(), seq_len))
-        rng.shuffle(lengths)
-        taken = iter(lengths)
-        return [
-            [[next(taken) for _ in range(micro_batch)] for _ in range(ranks)]
-            for _ in range(batches)
-        ]
-
-    def _evenly(self, number: int, begin: float, seq_len: int) -> Iterator[int]:
+    def evenly(self, number: int, begin: float, seq_len: int) -> Iterator[int]:
         """`number` lengths, one from each of as many equal parts of the histogram."""
         bins = zip(self.lengths, accumulate(self.counts), strict=True)
         length, upto = next(bins)
@@ -148,22 +130,285 @@ class LengthMix:
             yield min(length, seq_len)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Batches:
+    """Batches of so many samples, padded to their longest: to a multiple, or to the next of so
+    many lengths."""
+
+    mix: LengthMix
+    ranks: int
+    micro_batch: int
+    seq_len: int
+    multiple: int
+    buckets: int
+
+    @property
+    def samples(self) -> float:
+        """Mean samples of a rank's micro-batch."""
+        return self.micro_batch
+
+    @property
+    def tokens(self) -> float:
+        """Mean tokens of a rank's micro-batch, without padding."""
+        return self.samples * self.mix.mean(self.seq_len)
+
+    @cached_property
+    def padded_share(self) -> float:
+        """The expected tokens that a micro-step's slowest rank computes, as a share of micro_batch
+        x seq_len: ranks wait for the one with the longest sample."""
+        return self._padded(self.micro_batch * self.ranks) / self.seq_len
+
+    @cached_property
+    def real_share(self) -> float:
+        """The expected share of a batch's tokens without padding."""
+        return self.mix.mean(self.seq_len) / self._padded(self.micro_batch)
+
+    @cached_property
+    def ends(self) -> list[int]:
+        """Lengths that batches are padded to, ascending, with `buckets`; else empty. They make
+        the longest batch of all ranks as short as it can be, in the mean."""
+        if not self.buckets:
+            return []
+        chances = defaultdict[int, float](float)
+        for length, chance in self._longest(self._alike):
+            chances[padded_to(length, self.multiple)] += chance
+        return _best_ends(sorted(chances.items()), self.buckets)
+
+    @property
+    def _alike(self) -> int:
+        """Samples that are padded to one length, of all ranks."""
+        return self.micro_batch * self.ranks
+
+    def shapes(self, draws: float) -> float:
+        """Expected number of different shapes of so many micro-batches of a rank."""
+        chances, bins = defaultdict[int, float](float), Counter[int]()
+        for length, chance in self._longest(self.micro_batch):
+            chances[self._to(length)] += chance
+            bins[self._to(length)] += 1
+        found, before = 0.0, 0
+        for padded, chance in sorted(chances.items()):
+            # Where a range of lengths stands as one, batches are padded to more than that.
+            several = 1.0
+            if bins[padded] == 1 and not self.ends:
+                several = (padded - before) * min(self.mix.density, 1 / self.multiple)
+            several, before = max(1.0, several), padded
+            found += several * (1 - (1 - min(1.0, chance / several)) ** draws)
+        return found
+
+    def worst(self) -> Rows:
+        """The batch that needs the most memory: of the longest samples, one of them padded, so
+        that there is a mask where a model takes one."""
+        most = min(self.mix.longest, self.seq_len)
+        return [[most]] + [[max(1, most - 1)]] * (self.micro_batch - 1)
+
+    def searched(self, micro_steps: int, seed: int) -> Drawn:
+        """The micro-batches of a step in the search."""
+        return [[self.worst()] * self.ranks]
+
+    def cycle_steps(self, micro_steps: int) -> int:
+        """Number of steps after which drawn batches repeat."""
+        batches = max(LEAST_BATCHES, math.ceil(LEAST_SAMPLES / (self.micro_batch * self.ranks)))
+        return math.ceil(batches / micro_steps)
+
+    def draw(self, micro_steps: int, seed: int) -> Drawn:
+        """The micro-batches of a cycle of steps, the same for the same `seed`.
+
+        They are drawn evenly over the histogram and shuffled, a few times; the draw whose real
+        tokens, and whose padded tokens of the rank with the largest batch, are nearest to what is
+        expected of a draw, stands for all.
+        """
+        steps = self.cycle_steps(micro_steps)
+        batches = min(MOST_BATCHES, steps * micro_steps) if steps == 1 else steps * micro_steps
+        real = self.tokens * batches * self.ranks
+        padded = self.padded_share * self.micro_batch * self.seq_len * batches
+        rng = random.Random(seed)
+        best: Drawn = []
+        best_off = math.inf
+        for _ in range(DRAWS):
+            drawn = list(_in_groups(self._drawn(rng, batches), self.ranks))
+            mine = sum(_tokens(rows) for batch in drawn for rows in batch)
+            largest = sum(max(len(rows) * self._to(_longest(rows)) for rows in batch)
+                          for batch in drawn)  # fmt: skip
+            off = max(abs(mine / real - 1), abs(largest / padded - 1))
+            if off < best_off:
+                best, best_off = drawn, off
+            if off < CLOSE:
+                break
+        return best
+
+    def _drawn(self, rng: random.Random, batches: int) -> Iterator[Rows]:
+        number = batches * self.ranks * self.micro_batch
+        lengths = list(self.mix.evenly(number, rng.random(), self.seq_len))
+        rng.shuffle(lengths)
+        for samples in _in_groups(lengths, self.micro_batch):
+            yield [[length] for length in samples]
+
+    def _to(self, length: int) -> int:
+        return padded_to(length, self.multiple, self.ends)
+
+    def _padded(self, samples: int) -> float:
+        """The expected padded length of the longest of so many samples."""
+        return sum(chance * self._to(length) for length, chance in self._longest(samples))
+
+    def _longest(self, samples: int) -> list[tuple[int, float]]:
+        """Lengths with their chance to be the longest of so many samples, drawn at random.
+        Source: David & Nagaraja, Order Statistics (2003), section 2.1."""
+        # No sample is longer than a bin's with the share of all up to it, to that power.
+        mix = self.mix
+        upto = [0.0, *((count / mix.samples) ** samples for count in accumulate(mix.counts))]
+        chances = [after - before for before, after in pairwise(upto)]
+        cut = [min(length, self.seq_len) for length in mix.lengths]
+        return list(zip(cut, chances, strict=True))
+
+
+class _LikeAll(Batches):
+    """Batches whose number of samples differs: some of them stand for all."""
+
+    @cached_property
+    def _all(self) -> list[Rows]:
+        raise NotImplementedError
+
+    @cached_property
+    def samples(self) -> float:
+        return sum(len(row) for rows in self._all for row in rows) / len(self._all)
+
+    @cached_property
+    def tokens(self) -> float:
+        return sum(map(_tokens, self._all)) / len(self._all)
+
+    @cached_property
+    def padded_share(self) -> float:
+        sizes = [len(rows) * self._to(_longest(rows)) for rows in self._all]
+        return sum(sizes) / len(sizes) / (self.micro_batch * self.seq_len)
+
+    @cached_property
+    def real_share(self) -> float:
+        return self.tokens / (self.padded_share * self.micro_batch * self.seq_len)
+
+    @property
+    def _alike(self) -> int:
+        """Samples that are padded to one length, of all ranks."""
+        return self.micro_batch * self.ranks
+
+    def shapes(self, draws: float) -> float:
+        return min(draws, len({(len(rows), self._to(_longest(rows))) for rows in self._all}))
+
+    def _drawn(self, rng: random.Random, batches: int) -> Iterator[Rows]:
+        number = batches * self.ranks
+        drawn = [rows for _ in range(-(-number // len(self._all)))
+                 for rows in rng.sample(self._all, len(self._all))]  # fmt: skip
+        yield from drawn[:number]
+
+
+class _Packed(_LikeAll):
+    """Rows of seq_len tokens that hold several samples, each in the fullest row that has room:
+    best fit, the longest first."""
+
+    @cached_property
+    def _all(self) -> list[Rows]:
+        number = max(LIKE_ALL, math.ceil(2 * self.micro_batch * self.seq_len
+                                         / self.mix.mean(self.seq_len)))  # fmt: skip
+        rows = _packed([*self.mix.evenly(number, 0.5, self.seq_len)], self.seq_len)
+        random.Random(0).shuffle(rows)
+        groups = _in_groups(rows, self.micro_batch)
+        return [each for each in groups if len(each) == self.micro_batch]
+
+    def _to(self, length: int) -> int:
+        return self.seq_len
+
+    def worst(self) -> Rows:
+        return []
+
+    def searched(self, micro_steps: int, seed: int) -> Drawn:
+        return self.draw(micro_steps, seed)[:micro_steps]
+
+
+class _ByTokens(_LikeAll):
+    """As many samples as fit in micro_batch x seq_len tokens, from samples sorted by length."""
+
+    @property
+    def _alike(self) -> int:
+        return 1
+
+    @cached_property
+    def _all(self) -> list[Rows]:
+        number = max(LIKE_ALL, math.ceil(LEAST_BATCHES * self.micro_batch * self.seq_len
+                                         / self.mix.mean(self.seq_len)))  # fmt: skip
+        lengths = [*self.mix.evenly(number, 0.5, self.seq_len)][::-1]
+        found, begin = list[Rows](), 0
+        while begin < number:
+            fit = self.micro_batch * self.seq_len // self._to(lengths[begin])
+            found.append([[length] for length in lengths[begin : begin + fit]])
+            begin += fit
+        return found
+
+
+@cache
+def _kept(batches: Batches) -> Batches:
+    """The same, with what it has computed."""
+    return batches
+
+
+def _in_groups(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """The last may be smaller. As itertools.batched of Python 3.12."""
+    rest = iter(items)
+    while group := list(islice(rest, size)):
+        yield group
+
+
+def _tokens(rows: Rows) -> int:
+    return sum(map(sum, rows))
+
+
+def _longest(rows: Rows) -> int:
+    return max(map(sum, rows))
+
+
+def _packed(lengths: Sequence[int], seq_len: int) -> Rows:
+    """Rows of at most `seq_len` tokens that hold samples of these lengths."""
+    rows: Rows = []
+    room: list[tuple[int, int]] = []  # of each row, with its number
+    for length in sorted(lengths, reverse=True):
+        place = bisect_left(room, (length, 0))
+        if place < len(room):
+            left, number = room.pop(place)
+            rows[number].append(length)
+        else:
+            left, number = seq_len, len(rows)
+            rows.append([length])
+        insort(room, (left - length, number))
+    return rows
+
+
+def _best_ends(chances: Sequence[tuple[int, float]], number: int) -> list[int]:
+    """At most `number` of these lengths, the last among them, such that each padded to the next
+    is shortest in the mean, by its chance."""
+    lengths = np.array([length for length, _ in chances], dtype=float)
+    upto = np.concatenate([[0.0], np.cumsum([chance for _, chance in chances])])
+    # From the end before it, in rows, to each end, in columns.
+    cost = np.where(
+        np.tri(len(lengths) + 1, len(lengths), -1, dtype=bool),
+        np.inf,
+        (upto[None, 1:] - upto[:, None]) * lengths[None, :],
+    )
+    least, came = cost[0], list[np.ndarray[tuple[int], np.dtype[np.intp]]]()
+    for _ in range(min(number, len(lengths)) - 1):
+        every = np.concatenate([[0.0], least])[:, None] + cost
+        came.append(every.argmin(axis=0))
+        least = every.min(axis=0)
+    place, ends = len(lengths), list[int]()
+    for before in [*came[::-1], None]:
+        if place:
+            ends.append(int(lengths[place - 1]))
+            place = int(before[place - 1]) if before is not None else 0
+    return ends[::-1]
+
+
 @cache
 def _mean_power(mix: LengthMix, power: int, seq_len: int) -> float:
     bins = zip(mix.lengths, mix.counts, strict=True)
     total: int = sum(min(length, seq_len) ** power * count for length, count in bins)
     return total / mix.samples
-
-
-@cache
-def _padded_mean(mix: LengthMix, samples: int, seq_len: int) -> float:
-    # No sample is longer than a bin's with the share of all up to it, to that power.
-    upto = [0.0, *((count / mix.samples) ** samples for count in accumulate(mix.counts))]
-    chances = [after - before for before, after in pairwise(upto)]
-    return sum(
-        chance * mix.padded(min(length, seq_len))
-        for chance, length in zip(chances, mix.lengths, strict=True)
-    )
 
 
 def _binned(histogram: Mapping[int, int]) -> dict[int, int]:

@@ -76,6 +76,13 @@ class Measurement:
     """Kernels that computed attention, by torch's names, if torch's own function was called."""
     compile_s: float = 0.0
     """Seconds of compiling before the first step."""
+    compilations: int = 0
+    """How often something was compiled in them."""
+    shape_compile_s: float = 0.0
+    """Seconds of compiling each shape of a mix."""
+    spread_s: float = 0.0
+    """Seconds of each step that compiling all shapes of a mix takes, spread over the run. Rates
+    have it, and `step` has not."""
     ran: Ran | None = None
     """What a user's script really ran."""
     joules_per_token: float | None = None
@@ -94,6 +101,11 @@ class Measurement:
     """Median step times of even slices of the timed steps, in the order of time."""
     phases: dict[str, InPhase] = field(default_factory=dict)
     """Peaks by phase, where a script was seen to do more than train."""
+
+    @property
+    def cost_s(self) -> Interval:
+        """Seconds of a step, with its share of compiling."""
+        return self.step.plus(self.spread_s)
 
     @property
     def step_times(self) -> dict[int, float]:
@@ -248,6 +260,8 @@ def measurement(
     conditions: Conditions,
     kernels: str = "",
     compile_s: float = 0.0,
+    compilations: int = 0,
+    shape_compile_s: float = 0.0,
     mean_power_w: float | None = None,
     ran: Ran | None = None,
     slices_s: tuple[float, ...] = (),
@@ -255,9 +269,14 @@ def measurement(
 ) -> Measurement:
     """The measurement that follows from `step` seconds per optimizer step at that mean power, for
     `candidate` or for what `ran`."""
-    samples = float(workload.global_batch_samples(candidate)) if ran is None else ran.samples
-    tokens = samples * workload.tokens_per_sample(candidate.seq_len) if ran is None else ran.tokens
-    samples_per_s, tokens_per_s = samples / step.median, tokens / step.median
+    samples = workload.step_samples(candidate) if ran is None else ran.samples
+    tokens = workload.step_tokens(candidate) if ran is None else ran.tokens
+    spread_s = 0.0
+    if workload.length_mix is not None:
+        shapes = workload.expected_shapes(candidate)
+        spread_s = shape_compile_s * shapes / workload.length_mix.run_steps
+    step_s = step.median + spread_s
+    samples_per_s, tokens_per_s = samples / step_s, tokens / step_s
     flops = workload.flops_per_token(candidate)
     if ran is not None:  # arXiv 2001.08361, section 2.1; what is frozen gets no gradient
         flops = 6.0 * ran.trainable + 4.0 * ran.frozen
@@ -271,6 +290,9 @@ def measurement(
         conditions=conditions,
         kernels=kernels,
         compile_s=compile_s,
+        compilations=compilations,
+        shape_compile_s=shape_compile_s,
+        spread_s=spread_s,
         ran=ran,
         joules_per_token=mean_power_w and mean_power_w / tokens_per_s,
         real_share=workload.real_share(candidate),
@@ -300,8 +322,7 @@ def step_cost_for(
 ) -> float:
     """Seconds per step, or joules where it is of energy, at which `candidate` reaches `value` of
     the objective."""
-    samples = float(workload.global_batch_samples(candidate))
-    tokens = samples * workload.tokens_per_sample(candidate.seq_len)
+    samples, tokens = workload.step_samples(candidate), workload.step_tokens(candidate)
     flops = tokens * workload.flops_per_token(candidate)
     work = {
         "flops": flops,

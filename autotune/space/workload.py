@@ -10,7 +10,7 @@ import msgspec
 
 from autotune.errors import UsageError
 from autotune.space.candidate import Build, Candidate
-from autotune.space.mix import LengthMix
+from autotune.space.mix import Batches, LengthMix
 from autotune.space.models import FAMILIES, family_name, gpt
 from autotune.space.models.checkpointed import checkpointed_every
 from autotune.space.models.counted import CountedShape
@@ -213,9 +213,31 @@ class Workload:
         """Samples of one optimizer step. Raises ValueError as `micro_steps` does."""
         return candidate.micro_batch * self.replicas(candidate) * self.micro_steps(candidate)
 
-    def tokens_per_sample(self, seq_len: int) -> float:
-        """Mean tokens of a sample without padding."""
-        return float(seq_len) if self.length_mix is None else self.length_mix.mean(seq_len)
+    def batches(self, candidate: Candidate) -> Batches | None:
+        """How batches are made where lengths differ; None without a mix."""
+        mix = self.length_mix
+        return None if mix is None else mix.batches(candidate, self.world_size)
+
+    def step_samples(self, candidate: Candidate) -> float:
+        """Mean samples of one optimizer step. Raises ValueError as `micro_steps` does."""
+        rows, batches = self.global_batch_samples(candidate), self.batches(candidate)
+        return rows if batches is None else rows * batches.samples / candidate.micro_batch
+
+    def step_tokens(self, candidate: Candidate) -> float:
+        """Mean tokens of one optimizer step, without padding. Raises ValueError as `micro_steps`
+        does."""
+        rows, batches = self.global_batch_samples(candidate), self.batches(candidate)
+        if batches is None:
+            return float(rows * candidate.seq_len)
+        return rows * batches.tokens / candidate.micro_batch
+
+    def expected_shapes(self, candidate: Candidate) -> float:
+        """Expected number of shapes that the run compiles."""
+        mix, batches = self.length_mix, self.batches(candidate)
+        if mix is None or batches is None or candidate.dynamic == "on":
+            return 1.0
+        ranks = self.world_size
+        return batches.shapes(mix.run_steps * self.micro_steps(candidate) * ranks)
 
     def flops_per_token(self, candidate: Candidate) -> float:
         """Mean model FLOPs of a token without padding."""
@@ -226,23 +248,18 @@ class Workload:
     def padded_share(self, candidate: Candidate) -> float:
         """The expected padded length of a micro-step's batches, as a share of seq_len. Ranks wait
         for the one with the longest sample."""
-        if self.length_mix is None:
-            return 1.0
-        samples = candidate.micro_batch * self.world_size
-        return self.length_mix.padded_mean(samples, candidate.seq_len) / candidate.seq_len
+        batches = self.batches(candidate)
+        return 1.0 if batches is None else batches.padded_share
 
     def real_share(self, candidate: Candidate) -> float | None:
         """The expected share of a batch's tokens without padding; None without a mix."""
-        if self.length_mix is None:
-            return None
-        padded = self.length_mix.padded_mean(candidate.micro_batch, candidate.seq_len)
-        return self.length_mix.mean(candidate.seq_len) / padded
+        batches = self.batches(candidate)
+        return None if batches is None else batches.real_share
 
     def cycle_steps(self, candidate: Candidate, micro_steps: int) -> int:
         """Number of steps after which drawn batches repeat."""
-        if self.length_mix is None:
-            return 1
-        return self.length_mix.cycle_steps(candidate.micro_batch, self.world_size, micro_steps)
+        batches = self.batches(candidate)
+        return 1 if batches is None else batches.cycle_steps(micro_steps)
 
     def nearest_global_batch(self, candidates: list[Candidate]) -> GlobalBatch:
         """The possible global batch that is nearest to the requested one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autotune.measure.runner import OUT_OF_BUDGET, Job, Result
+from autotune.space.candidate import Build
 from autotune.space.engines import state_bytes
 from autotune.space.outcome import (
     Measurement,
@@ -28,6 +29,8 @@ class Judge:
     def __init__(self, space: Space, objective: Objective) -> None:
         self._needs_energy = objective == "tokens_per_joule"
         self._space = space
+        self._shape_s: dict[Build, float] = {}
+        """The most seconds that a shape of a build took to compile."""
 
     def outcome(self, job: Job, result: Result) -> Outcome:
         """The outcome of `result` under the limits."""
@@ -62,6 +65,9 @@ class Judge:
     def _measurement(self, job: Job, report: Report) -> Measurement:
         power_w = report.energy.joules / sum(report.step_s) if report.energy else None
         ran = interval(report.step_s)
+        build = job.candidate.build
+        # What was compiled before comes from the study's cache, which a run may not have.
+        shape_s = self._shape_s[build] = max(self._shape_s.get(build, 0.0), report.shape_compile_s)
         step = self._step(job, ran)
         return measurement(
             job.candidate,
@@ -72,6 +78,8 @@ class Judge:
             conditions=report.conditions,
             kernels=report.attention,
             compile_s=report.compile_s,
+            compilations=report.compilations,
+            shape_compile_s=shape_s,
             ran=report.ran,
             phases=report.phases,
             mean_power_w=power_w,

@@ -20,7 +20,7 @@ from autotune.measure.testbed import REPLAY, open_testbed
 from autotune.result.best import Best, Verified
 from autotune.result.hardware import other_hardware
 from autotune.result.making import peak_phase, unseen
-from autotune.space.axes import AXES
+from autotune.space.axes import AXES, Batching
 from autotune.space.candidate import Candidate
 from autotune.space.models import where
 from autotune.space.options import Options
@@ -29,6 +29,7 @@ from autotune.space.space import Limits
 from autotune.space.workload import GlobalBatch
 from autotune.study.prober import rule_for
 from autotune.wire.reports import Report
+from autotune.wire.settings import rows
 from autotune.wire.stopping import Rule
 
 SLOWER = {"cpu": 0.05, "cuda": 0.03}
@@ -155,11 +156,13 @@ def training(
         testbed = open_testbed(options)
         space = replace(testbed.space(options), limits=_limits(best))
     space = replace(space, workload=replace(space.workload, length_mix=best.length_mix))
-    candidate = space.asked_for(best.config.candidate)
+    winner = best.config.candidate
+    plain = {name: axis.plain for name, axis in rows(Batching).items()}
+    candidate = space.asked_for(replace(winner, **plain))
     if candidate is None:
-        raise UsageError(
-            f"best.json: {best.config.candidate.key} can no longer be trained on this machine"
-        )
+        raise UsageError(f"best.json: {winner.key} can no longer be trained on this machine")
+    if best.length_mix is not None:
+        candidate = winner
     wiring = Wiring(logs=logs, seed=options.search.seed, budget_s=limit_s, stop=stop, note=note,
                     rows=best.measured.rows or 1)  # fmt: skip
     (runner,) = testbed.runners(space, [wiring])
@@ -211,10 +214,11 @@ def _options(best: Best) -> Options:
     batch = GlobalBatch(config.global_batch_samples, "samples")
     return options.but(
         **{each.option: (getattr(config, name),)
-           for name, each in AXES.items() if not each.of_script},
+           for name, each in AXES.items() if not each.of_script and name not in rows(Batching)},
         tokens_per_batch=None,
         length_mix=None,  # its file may be gone: best.json has it
-        pad_to_multiple=None,
+        run_steps=None,
+        **dict.fromkeys(rows(Batching)),
         world_size=config.world_size,
         parallel=1,
         global_batch=batch,
@@ -311,15 +315,16 @@ def _verified(best: Best, before: Report, after: Report, on: Device | None = Non
     fast = share >= 1 - SLOWER[kind]
     fits = peak_bytes <= best.limits.limit_bytes and not retries  # as in the study
     grown_bytes = after.state_bytes - before.state_bytes
+    spread_s = best.measured.spread_s or 0.0
     made = (len(after.step_s) + len(after.warmup_step_s)) * best.cycle_steps
     noise = None if fast or not fits else _noise(best, after, quarters)
     return Verified(
         passed=fast and fits,
         cannot_tell=noise,
         steps=len(after.step_s) * best.cycle_steps,
-        tokens_per_s=tokens / step_s,
+        tokens_per_s=tokens / (step_s + spread_s),
         share_of_measured=share,
-        quarters=[tokens / each for each in quarters],
+        quarters=[tokens / (each + spread_s) for each in quarters],
         peak_bytes=peak_bytes,
         limit_bytes=best.limits.limit_bytes,
         alloc_retries=retries,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -50,6 +52,10 @@ class Start:
     """On emulated devices: this rank stands for all `world_size`, and meets nobody."""
 
 
+Rows = list[list[int]]
+"""Lengths of samples by [row][sample]."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Probe:
     """Study to rank: run one candidate in the live engine."""
@@ -64,12 +70,28 @@ class Probe:
     rule: Rule
     needed_step_s: float | None
     """Stop early if steps are slower, since they cannot beat the incumbent. None: never."""
-    lengths: list[list[list[int]]] = field(default_factory=list)
-    """Sample lengths by [micro_batch][rank][sample]. A batch is padded to its longest sample.
-    Steps use these micro-batches in turn. Empty: all samples have seq_len tokens."""
-    longest: list[int] = field(default_factory=list)
-    """Sample lengths of the first warm-up batch, which shows the peak; empty for none."""
+    lengths: list[list[Rows]] = field(default_factory=list)
+    """By [micro_batch][rank]. Steps use these micro-batches in turn. Empty: all samples have
+    seq_len tokens."""
+    longest: Rows = field(default_factory=list)
+    """The first warm-up batch, which shows the peak; empty for none."""
     pad_to_multiple: int = 1
+    ends: list[int] = field(default_factory=list)
+    """Lengths that batches are padded to, ascending; empty for those of their longest rows."""
+    pack: bool = False
+    """Whether a row holds several samples, and has seq_len tokens."""
+
+    def padded(self, rows: Rows) -> int:
+        """Tokens of each row of a batch."""
+        longest = max(map(sum, rows))
+        return self.seq_len if self.pack else padded_to(longest, self.pad_to_multiple, self.ends)
+
+
+def padded_to(length: int, multiple: int, ends: Sequence[int] = ()) -> int:
+    """The padded length of a batch whose longest row has this `length`: the next of `ends`, or
+    the next multiple."""
+    place = bisect_left(ends, length)
+    return ends[place] if place < len(ends) else -(-length // multiple) * multiple
 
 
 @dataclass(frozen=True)

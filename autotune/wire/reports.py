@@ -181,7 +181,11 @@ class Report:
     attention: str = ""
     """Kernels of scaled dot product attention in the group's first step."""
     compile_s: float = 0.0
-    """Wall time of the compiling step before the warm-up."""
+    """Seconds of compiling before the warm-up."""
+    compilations: int = 0
+    """How often something was compiled in them."""
+    shape_compile_s: float = 0.0
+    """Seconds of compiling for each shape that the group met, or in all where one is for all."""
     ran: Ran | None = None
     """Only of a user's own script."""
     energy: Energy | None = None

@@ -63,6 +63,11 @@ class Axis:
         """Its words, and what others look like."""
         return self.words if self.pattern is None else (*self.words, self.example)
 
+    @property
+    def least(self) -> int:
+        """The smallest of its numbers."""
+        return self.plain if isinstance(self.plain, int) else 1
+
     def takes(self, word: str) -> bool:
         """Whether `word` is one of its values."""
         return word in self.words or (

@@ -177,6 +177,10 @@ class Interval:
         """Half the interval's length as a share of the median."""
         return (self.high - self.low) / 2 / self.median
 
+    def plus(self, seconds: float) -> Interval:
+        """With every bound that much later."""
+        return Interval(self.median + seconds, self.low + seconds, self.high + seconds, self.steps)
+
     def times(self, factor: float) -> Interval:
         """With every bound that many times as large."""
         return Interval(factor * self.median, factor * self.low, factor * self.high, self.steps)

@@ -9,12 +9,13 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from autotune.wire.ranks import ModelSpec
+from autotune.wire.ranks import ModelSpec, Rows
 from probes.faults import UnsupportedError
 
 FAMILIES = {
@@ -53,6 +54,14 @@ class FamilyModels(ABC):
         """`batch` with samples of these lengths and padding after them. By default the batch as it
         is: its shape is padded already."""
         return batch
+
+    def packed(self, spec: ModelSpec, batch: Batch, rows: Rows) -> Batch:
+        """`batch` with rows that hold samples of these lengths, which see nothing of one another.
+
+        Raises:
+            UnsupportedError: the model cannot keep them apart.
+        """
+        raise UnsupportedError(f"{spec.name} models take no packed samples", "pack")
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -101,6 +110,19 @@ class FamilyModels(ABC):
 def past(lengths: Sequence[int], padded: int) -> Tensor:
     """Whether a position is behind its sample's end; (B, T) for B lengths and T `padded`."""
     return torch.arange(padded) >= torch.tensor(lengths)[:, None]
+
+
+def within(rows: Rows, padded: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each position of rows that hold samples of these lengths, then padding: the number of its
+    sample, its place in that, and whether it is the sample's last or padding; (B, T) each."""
+    numbers, places, last = [], [], []
+    for row in rows:
+        lengths = [*row, padded - sum(row)] if sum(row) < padded else row
+        numbers.append([number for number, length in enumerate(lengths) for _ in range(length)])
+        places.append([place for length in lengths for place in range(length)])
+        ends = {*accumulate(row)}
+        last.append([place + 1 in ends or place >= sum(row) for place in range(padded)])
+    return torch.tensor(numbers), torch.tensor(places), torch.tensor(last)
 
 
 def in_lists(module: nn.Module) -> Iterator[nn.Module]:

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from autotune.wire.ranks import ModelSpec
+from autotune.wire.ranks import ModelSpec, Rows
 from autotune.wire.recipe import HEAD_DIM, mlp_width
-from probes.models import Batch, FamilyModels, chunked, past
+from probes.models import Batch, FamilyModels, chunked, past, within
 from probes.recompute import checkpointed, every
 
 
@@ -37,6 +37,14 @@ class GptModels(FamilyModels):
         targets_bt = batch["targets_bt"]
         past_bt = past(lengths, targets_bt.shape[1])
         return batch | {"targets_bt": targets_bt.masked_fill(past_bt, chunked.IGNORED)}
+
+    def packed(self, spec: ModelSpec, batch: Batch, rows: Rows) -> Batch:
+        """With the number of each token's sample. Rotary angles only tell distances, so they need
+        not begin anew."""
+        targets_bt = batch["targets_bt"]
+        samples_bt, _, last_bt = within(rows, targets_bt.shape[1])
+        targets_bt = targets_bt.masked_fill(last_bt, chunked.IGNORED)
+        return batch | {"targets_bt": targets_bt, "samples_bt": samples_bt}
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         mean: Tensor = model(**batch)
@@ -164,21 +172,27 @@ class Block(nn.Module):
         self.mlp_norm = nn.RMSNorm(width)
         self.mlp = SwiGlu(width) if recipe.get("mlp") == "swiglu" else Mlp(width)
 
-    def forward(self, x_btd: Tensor, cos_tk: Tensor, sin_tk: Tensor) -> Tensor:
+    def forward(
+        self, x_btd: Tensor, cos_tk: Tensor, sin_tk: Tensor, seen_b1tt: Tensor | None
+    ) -> Tensor:
         """Checkpointed within, as layers of transformers are: what is compiled has all of it."""
         if self.again is None:
-            return self._forward(x_btd, cos_tk, sin_tk)
-        y_btd: Tensor = self.again(self._forward, x_btd, cos_tk, sin_tk)
+            return self._forward(x_btd, cos_tk, sin_tk, seen_b1tt)
+        y_btd: Tensor = self.again(self._forward, x_btd, cos_tk, sin_tk, seen_b1tt)
         return y_btd
 
-    def _forward(self, x_btd: Tensor, cos_tk: Tensor, sin_tk: Tensor) -> Tensor:
+    def _forward(
+        self, x_btd: Tensor, cos_tk: Tensor, sin_tk: Tensor, seen_b1tt: Tensor | None
+    ) -> Tensor:
         b, t, d = x_btd.shape
         qkv = self.qkv(self.attention_norm(x_btd)).view(b, t, 3, d // self.head_dim, self.head_dim)
         q_bhtk, k_bhtk, v_bhtk = qkv.permute(2, 0, 3, 1, 4)
         q_bhtk, k_bhtk = _rotate(q_bhtk, cos_tk, sin_tk), _rotate(k_bhtk, cos_tk, sin_tk)
         if self.qk_norm:
             q_bhtk, k_bhtk = (F.rms_norm(x, (self.head_dim,)) for x in (q_bhtk, k_bhtk))
-        y_bhtk = self.attend(q_bhtk, k_bhtk, v_bhtk, is_causal=True)
+        y_bhtk = self.attend(
+            q_bhtk, k_bhtk, v_bhtk, attn_mask=seen_b1tt, is_causal=seen_b1tt is None
+        )
         x_btd = x_btd + self.out(y_bhtk.transpose(1, 2).reshape(b, t, d))
         y_btd: Tensor = self.mlp(self.mlp_norm(x_btd))
         return x_btd + y_btd
@@ -203,23 +217,37 @@ class GptModule(nn.Module):
         if self.tied:
             self.head.weight = self.embedding.weight
 
-    def forward(self, ids_bt: Tensor, targets_bt: Tensor) -> Tensor:
-        """Mean cross-entropy; `ids_bt` and `targets_bt` are int64 of shape (B, T)."""
+    def forward(
+        self, ids_bt: Tensor, targets_bt: Tensor, samples_bt: Tensor | None = None
+    ) -> Tensor:
+        """Mean cross-entropy; all are int64 of shape (B, T). Tokens see those of their own sample
+        alone, if its number is given."""
         x_btd = self.embedding(ids_bt)
         cos_tk, sin_tk = _rotary(ids_bt.shape[1], self.head_dim, x_btd.device)
+        seen_b1tt = None if samples_bt is None else _seen(samples_bt)
         for block in self.blocks:
-            x_btd = block(x_btd, cos_tk, sin_tk)
+            x_btd = block(x_btd, cos_tk, sin_tk, seen_b1tt)
         mean: Tensor = self.head(self.norm(x_btd).flatten(0, 1), targets_bt.flatten())
         return mean
 
 
-def _eager(q_bhtk: Tensor, k_bhtk: Tensor, v_bhtk: Tensor, *, is_causal: bool) -> Tensor:
+def _seen(samples_bt: Tensor) -> Tensor:
+    """Which tokens each token sees: those of its sample, up to itself; (B, 1, T, T)."""
+    same_b1tt = samples_bt[:, None, :, None] == samples_bt[:, None, None, :]
+    return same_b1tt.tril()
+
+
+def _eager(
+    q_bhtk: Tensor, k_bhtk: Tensor, v_bhtk: Tensor, *, attn_mask: Tensor | None, is_causal: bool
+) -> Tensor:
     """Attention by its definition, with all its weights in memory."""
     t, head_dim = q_bhtk.shape[-2:]
     weights_bhtt = q_bhtk @ k_bhtk.transpose(-2, -1) * head_dim**-0.5
     if is_causal:
         later_tt = torch.ones(t, t, dtype=torch.bool, device=q_bhtk.device).triu(1)
         weights_bhtt = weights_bhtt.masked_fill(later_tt, float("-inf"))
+    elif attn_mask is not None:
+        weights_bhtt = weights_bhtt.masked_fill(~attn_mask, float("-inf"))
     shares_bhtt = weights_bhtt.softmax(dim=-1, dtype=torch.float32).to(v_bhtk.dtype)
     y_bhtk: Tensor = shares_bhtt @ v_bhtk
     return y_bhtk

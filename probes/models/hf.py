@@ -26,11 +26,11 @@ from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from autotune.wire.emulated import emulating
-from autotune.wire.ranks import ModelSpec
+from autotune.wire.ranks import ModelSpec, Rows
 from autotune.wire.recipe import LORA_ALPHA
 from probes import recompute
 from probes.faults import UnsupportedError
-from probes.models import Batch, FamilyModels, chunked, past
+from probes.models import Batch, FamilyModels, chunked, past, within
 
 _ALIKE = 0.9
 """Of a misspelled name of a config and the right one."""
@@ -52,6 +52,8 @@ class HfModels(FamilyModels):
         """What transformers holds by a weak reference alone."""
         self._takes_mask = True
         """Whether the latest model takes an attention_mask."""
+        self._packs = False
+        """Whether the latest model keeps samples apart by their positions."""
         self._head: ChunkedHead | None = None
         """Of the latest model, if its loss comes in chunks."""
 
@@ -92,7 +94,10 @@ class HfModels(FamilyModels):
             except (ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
                 axes = ("attention",) if chosen else ()
                 raise UnsupportedError(f"transformers: {_first_line(error)}", *axes) from error
-            self._takes_mask = "attention_mask" in inspect.signature(module.forward).parameters
+            takes = inspect.signature(module.forward).parameters
+            self._takes_mask = "attention_mask" in takes
+            code = inspect.getsource(sys.modules[type(module).__module__])
+            self._packs = "position_ids" in takes and "create_causal_mask" in code
             if spec.checkpointing != "none":
                 _checkpoint(module, spec.checkpointing)
             if lora is not None:
@@ -146,6 +151,29 @@ class HfModels(FamilyModels):
             found["labels"] = batch["labels"].masked_fill(past_bt, chunked.IGNORED)
         if self._takes_mask:
             found["attention_mask"] = (~past_bt).long()
+        return found
+
+    def packed(self, spec: ModelSpec, batch: Batch, rows: Rows) -> Batch:
+        """With `position_ids` (B, T) that begin anew with each sample, and no mask: transformers
+        makes one of them, or calls flash attention for one row of all.
+
+        Source: transformers.masking_utils.find_packed_sequence_indices, and
+        modeling_flash_attention_utils._is_packed_sequence, which takes one row.
+        """
+        if spec.recipe["task"] != "causal" or not self._packs:
+            raise UnsupportedError("this model of transformers takes no packed samples", "pack")
+        ids_bt = batch["input_ids"]
+        _, position_bt, last_bt = within(rows, ids_bt.shape[1])
+        # A label is of the token before it: the first of a sample is nobody's.
+        labels_bt = batch["labels"].masked_fill(position_bt == 0, chunked.IGNORED)
+        past_bt = last_bt & last_bt.roll(1, dims=1)
+        found = {
+            "input_ids": ids_bt,
+            "labels": labels_bt.masked_fill(past_bt, chunked.IGNORED),
+            "position_ids": position_bt,
+        }
+        if spec.attention == "flash_attention_2":
+            return {name: each.reshape(1, -1) for name, each in found.items()}
         return found
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -250,13 +278,14 @@ def target_len(spec: ModelSpec, seq_len: int) -> int:
 
 
 def _as_with_data(batch: Batch) -> AbstractContextManager[object]:
-    """On tensors without data or values, have a model know that a row is one sample: it would look
-    at the positions, and makes a mask where it cannot."""
+    """On tensors without data or values, have a model know whether a row is one sample: it would
+    look at the positions, and makes a mask where it cannot."""
     from transformers import masking_utils
 
     if detect_fake_mode(list(batch.values())) is None and not emulating():
         return nullcontext()
-    return patch.object(masking_utils, "find_packed_sequence_indices", lambda position_ids: None)
+    packed = torch.zeros_like if "position_ids" in batch else lambda position_ids: None
+    return patch.object(masking_utils, "find_packed_sequence_indices", packed)
 
 
 class ChunkedHead:

@@ -162,7 +162,10 @@ FLAGS = {
     "--pin-memory": ("true", "pin_memory", ("true",)),
     "--prefetch": ("2,4", "prefetch", ("2", "4")),
     "--length-mix": ("lengths.csv", "length_mix", "lengths.csv"),
-    "--pad-to-multiple": ("8", "pad_to_multiple", 8),
+    "--pad-to-multiple": ("1,8", "pad_to_multiple", (1, 8)),
+    "--buckets": ("0,4", "buckets", (0, 4)),
+    "--pack": ("off,on", "pack", ("off", "on")),
+    "--run-steps": ("5000", "run_steps", 5000),
     "--global-batch": ("65536tok", "global_batch", GlobalBatch(65536, "tokens")),
     "--objective": ("tokens_per_s", "objective", "tokens_per_s"),
     "--sampler": ("random", "sampler", "random"),
@@ -196,6 +199,8 @@ def test_a_flag_sets_its_option(flag: str, parsed: Parsed) -> None:
     )
     of_script = flag in scripts
     more = ["--script", "true"] if of_script else []
+    if flag in ("--pad-to-multiple", "--buckets", "--pack", "--run-steps"):
+        more = ["--length-mix", "lengths.csv"]
     if flag in ("--column", "--row"):
         more = ["--device", "replay:runs.csv"]
     options = parsed(flag, *more) if text is None else parsed(flag, text, *more)
@@ -302,7 +307,11 @@ def test_a_file_that_cannot_be_read_is_named(
             "leave one of them out",
         ),
         (["--length-mix", "no.csv"], "--length-mix no.csv: No such file", "directory"),
-        (["--pad-to-multiple", "0"], "--pad-to-multiple 0: must be at least 1", "8"),
+        (
+            ["--pad-to-multiple", "0"],
+            "--pad-to-multiple 0: values must be at least 1, e.g.",
+            "1",
+        ),
         (["--objective", "speed"], 'Invalid value "speed" for --objective', "tokens_per_s"),
         (["--sampler", "magic"], 'Invalid value "magic" for --sampler', "tpe"),
         (["--seed", "x"], "--seed x: not a whole number", "write it as 2"),

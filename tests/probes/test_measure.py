@@ -19,6 +19,7 @@ from autotune.wire.ranks import Entered, ModelSpec, Probe
 from autotune.wire.reports import Energy
 from autotune.wire.stopping import Phase
 from probes import conditions, worker
+from probes.compiling import Compiler
 from probes.conditions import Watch
 from probes.measure import Attention, History, Live
 from probes.models import Batch, chunked
@@ -62,6 +63,7 @@ def run(
     *,
     meter: NoMeter | None = None,
     tell: Callable[[Any], None] | None = None,
+    **more: Any,
 ) -> tuple[CountingEngine, Any, list[Any]]:
     engine = engine or CountingEngine()
     told: list[Any] = []
@@ -69,9 +71,10 @@ def run(
         engine=engine,
         world=world or World(0, 1, torch.device("cpu")),
         meter=meter or NoMeter(),
-        model=ModelSpec(name="gpt", depth=1, width=64, vocab_size=10),
+        model=more.pop("model", ModelSpec(name="gpt", depth=1, width=64, vocab_size=10)),
         watch=watch,
         history=history or History(),
+        **more,
     )
     return engine, live.probe(asked, tell or told.append), told
 
@@ -140,8 +143,9 @@ class LengthsEngine(CountingEngine):
 
 
 MIXED = probe(
-    seq_len=8, grad_accum=2, micro_steps=2, longest=[8, 7],
-    lengths=[[[2, 3], [8, 8]], [[1, 5], [2, 2]], [[8, 1], [7, 7]], [[4, 4], [1, 1]]],
+    seq_len=8, grad_accum=2, micro_steps=2, longest=[[8], [7]],
+    lengths=[[[[2], [3]], [[8], [8]]], [[[1], [5]], [[2], [2]]],
+             [[[8], [1]], [[7], [7]]], [[[4], [4]], [[1], [1]]]],
 )  # fmt: skip
 CYCLE = [(3, [2, 3]), (5, [1, 5]), (8, [8, 1]), (4, [4, 4])]
 """What rank 0 sees of `MIXED`."""
@@ -163,7 +167,7 @@ def test_a_rank_takes_the_samples_that_are_its_own() -> None:
 
 def test_the_search_s_lengths_are_one_batch_for_all_micro_steps() -> None:
     engine = LengthsEngine()
-    run(replace(MIXED, longest=[], lengths=[[[8, 7]]]), engine=engine)
+    run(replace(MIXED, longest=[], lengths=[[[[8], [7]]]]), engine=engine)
     assert set(map(str, engine.seen)) == {"(8, [8, 7])"}
 
 
@@ -171,6 +175,56 @@ def test_batches_are_padded_to_a_multiple() -> None:
     engine = LengthsEngine()
     run(replace(MIXED, pad_to_multiple=4), engine=engine)
     assert [length for length, _ in engine.seen[4:8]] == [4, 8, 8, 4]
+
+
+def test_batches_are_padded_to_the_next_bucket() -> None:
+    engine = LengthsEngine()
+    run(replace(MIXED, ends=[4, 6, 8]), engine=engine)
+    assert [length for length, _ in engine.seen[4:8]] == [4, 6, 8, 4]
+
+
+def test_packed_rows_are_as_long_as_each_other_and_count_what_has_a_next_token() -> None:
+    engine = LengthsEngine()
+    rows = [[2, 3], [4, 4]]
+    run(replace(MIXED, longest=[], lengths=[[rows]], pack=True), engine=engine)
+    assert set(map(str, engine.seen)) == {"(8, [3, 6])"}
+
+
+class CompiledEngine(LengthsEngine):
+    """Compiles something for each shape that it is fed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._compiled = torch.compile(lambda x: 2 * x, backend="eager", dynamic=False)
+
+    def forward_backward(self, batch: Batch, *, last: bool) -> torch.Tensor:
+        self._compiled(batch["ids_bt"])
+        return super().forward_backward(batch, last=last)
+
+
+@pytest.mark.parametrize("multiple", [1, 8])
+def test_what_compiles_each_shape_is_counted_and_not_timed(multiple: int) -> None:
+    """Batches have 3, 4, 5 and 8 tokens."""
+    shapes = {1: 4, 8: 1}[multiple]
+    asked, history = replace(MIXED, pad_to_multiple=multiple), History()
+    torch._dynamo.reset()  # which forgets who counts, too
+    how: dict[str, Any] = {"compiles": "model", "compiler": Compiler(), "history": history}
+    engine, report, told = run(asked, engine=CompiledEngine(), **how)
+    assert [each.phase for each in told[:2]] == [Phase.COMPILE, Phase.WARMUP]
+    assert (report.compilations, len(history.compiled)) == (shapes, shapes)
+    assert report.shape_compile_s == pytest.approx(report.compile_s / shapes)
+    _, again, told = run(asked, engine=engine, **how)
+    assert (again.compilations, again.compile_s) == (0, 0)
+    assert again.shape_compile_s == report.shape_compile_s
+    assert told[0].phase is Phase.WARMUP
+
+
+def test_one_piece_of_code_for_all_shapes_is_compiled_for_the_whole_run() -> None:
+    asked, spec = MIXED, ModelSpec(name="gpt", depth=1, width=64, vocab_size=10, dynamic="on")
+    torch._dynamo.reset()  # which forgets who counts, too
+    how: dict[str, Any] = {"compiles": "model", "compiler": Compiler(), "model": spec}
+    _, report, _ = run(asked, engine=CompiledEngine(), **how)
+    assert report.shape_compile_s == report.compile_s > 0
 
 
 def test_a_step_of_several_lengths_is_the_mean_of_their_cycle() -> None:

@@ -23,9 +23,12 @@ from autotune.space.options import Options
 from autotune.space.outcome import Verdict
 from autotune.space.space import Space
 from autotune.study import verify
+from autotune.study.judging import Judge
 from autotune.study.ledger import Ledger
 from autotune.study.predict.predictor import Predictor
 from autotune.study.prober import rule_for
+from autotune.wire.ranks import padded_to
+from tests.support import defaults
 from tests.support.choice import campaign
 from tests.support.programs import ROOT
 from tests.support.records import QUIET, record, space
@@ -54,8 +57,11 @@ def machine(among: Space, fixed_tokens: float = FIXED) -> Any:
         c, mix = job.candidate, among.workload.length_mix
         padded = float(c.seq_len)
         if job.mixed and mix is not None:
-            drawn = mix.draw(c.micro_batch, c.seq_len, ranks=1, micro_steps=1, seed=0)
-            padded = sum(max(rank) for [rank] in drawn) / len(drawn)
+            batches = mix.batches(c, 1)
+            drawn = batches.draw(1, seed=0)
+            padded = sum(
+                padded_to(max(map(sum, rows)), c.pad_to_multiple, batches.ends) for [rows] in drawn
+            ) / len(drawn)
         return ok(1e-3 * (c.micro_batch * padded + fixed_tokens), 2**20 * c.tokens // 4)
 
     return answer
@@ -68,12 +74,17 @@ def best(done: Run, among: Space) -> Best:
     )  # fmt: skip
 
 
+def _padded(size: int) -> float:
+    """The expected length of so many samples."""
+    return 128 * MIX.batches(Candidate(depth=2, seq_len=128, micro_batch=size), 1).padded_share
+
+
 @pytest.mark.parametrize("sampler", ["frontier", "tpe", "grid"])
 def test_padding_decides_which_micro_batch_wins(tmp_path: Path, sampler: str) -> None:
     plain = best(Run(tmp_path / "a", machine(PLAIN), PLAIN, sampler=sampler), PLAIN)
     mixed = best(Run(tmp_path / "b", machine(MIXED), MIXED, sampler=sampler, finals=3), MIXED)
     assert plain.config.micro_batch == 32
-    rates = {size: size / (size * MIX.padded_mean(size, 128) + FIXED) for size in (1, 2, 4, 8)}
+    rates = {size: size / (size * _padded(size) + FIXED) for size in (1, 2, 4, 8)}
     assert mixed.config.micro_batch == max(rates, key=lambda size: rates[size]) == 4
     assert mixed.confirmed
 
@@ -81,7 +92,7 @@ def test_padding_decides_which_micro_batch_wins(tmp_path: Path, sampler: str) ->
 def test_the_result_says_what_ran(tmp_path: Path) -> None:
     found = best(Run(tmp_path / "a", machine(MIXED), MIXED, sampler="grid"), MIXED)
     size, step = found.config.micro_batch, found.measured.step_s
-    padded = MIX.padded_mean(size, 128)
+    padded = _padded(size)
     assert step.median == pytest.approx(1e-3 * (size * padded + FIXED), rel=0.01)
     assert found.measured.tokens_per_s == pytest.approx(size * MIX.mean(128) / step.median)
     assert found.measured.samples_per_s == pytest.approx(size / step.median)
@@ -99,7 +110,7 @@ def test_the_search_runs_the_longest_samples_and_expects_the_mix_of_them(tmp_pat
     assert all(job.mixed == job.fresh for job in done.runner.jobs)
     for told in done.told:  # without fixed costs, what is expected is what comes
         size = told.candidate.micro_batch
-        expected = 1e-3 * size * MIX.padded_mean(size, 128)
+        expected = 1e-3 * size * MIXED.workload.padded_share(told.candidate) * 128
         assert told.measured.step.median == pytest.approx(expected, rel=0.01)
 
 
@@ -133,6 +144,28 @@ def test_finals_tell_how_far_off_the_longest_samples_are_for_all_others() -> Non
     assert large.micro_batch == 32
 
 
+def test_rates_include_the_time_to_compile_all_shapes_of_the_run() -> None:
+    """What the cache shortened later counts as it was at first."""
+    mix = replace(MIX, run_steps=100)
+    of = replace(MIXED, workload=replace(MIXED.workload, length_mix=mix))
+    candidate = replace(of.candidates[0], compile="on", buckets=2)
+    judge, job = Judge(of, "tokens_per_s"), defaults.job(candidate, mixed=True)
+    first, later, plain = (
+        replace(report(1.0, 2**20, QUIET), shape_compile_s=shape_s, compilations=2)
+        for shape_s in (7.0, 0.5, 0.0)
+    )
+    found = [judge.outcome(job, Result(verdict=Verdict.OK, report=each)).measurement
+             for each in (first, later)]  # fmt: skip
+    for each in found:
+        assert each is not None
+        assert each.spread_s == pytest.approx(2 * 7.0 / 100)
+        assert each.cost_s.median == pytest.approx(1.14)
+        assert each.tokens_per_s == pytest.approx(of.workload.step_tokens(candidate) / 1.14)
+    free = Judge(of, "tokens_per_s").outcome(job, Result(verdict=Verdict.OK, report=plain))
+    assert free.measurement is not None
+    assert free.measurement.spread_s == 0
+
+
 def test_a_step_of_a_final_is_a_cycle_so_fewer_do() -> None:
     mixed = rule_for("cpu", Options.of(length_mix="mix.csv"), final=True)
     plain = rule_for("cpu", Options(), final=True)
@@ -145,7 +178,7 @@ def test_a_longer_run_compares_like_with_like(tmp_path: Path) -> None:
     found = best(Run(tmp_path / "a", machine(MIXED), MIXED, sampler="grid"), MIXED)
     assert verify._options(found).space.length_mix is None  # the file may be gone
     cycle, step_s = found.cycle_steps, found.measured.step_s.median
-    assert cycle == MIX.cycle_steps(found.config.micro_batch, 1, 1) > 1
+    assert cycle == MIX.batches(found.config.candidate, 1).cycle_steps(1) > 1
     assert verify._steps(found, 200).timed_steps == -(-200 // cycle)
     assert verify._least_steps(found) >= 4 * cycle
     made = replace(report(step_s, 2**20, QUIET), step_s=[step_s] * 13)
@@ -178,29 +211,59 @@ def test_a_study_of_a_mix_runs_for_real(
     mix, out = tmp_path / "mix.csv", tmp_path / "study"
     mix.write_text("length,count\n8,50\n20,30\n40,15\n64,5\n")
     asked = ["--device", "cpu", "--model", model, "--length-mix", str(mix), "--micro-batch", "2,4"]
-    more = ["--checkpointing", "none", "--pad-to-multiple", "8", "--finals", "1", "--trials", "2"]
+    more = [
+        "--checkpointing",
+        "none",
+        "--pad-to-multiple",
+        "1,8",
+        "--finals",
+        "1",
+        "--trials",
+        "2",
+    ]
     end = ["--budget", "120s", "--learn-from", "none", "--out", str(out)]
     assert main([*asked, *flags, *more, *end]) == 0
     printed = capsys.readouterr().out
     found = Best.read(out / "best.json")
     of = found.length_mix
     assert of is not None
-    assert (of.lengths, of.counts, of.pad_to_multiple) == ((8, 20, 40, 64), (50, 30, 15, 5), 8)
+    assert (of.lengths, of.counts) == ((8, 20, 40, 64), (50, 30, 15, 5))
+    assert found.config.pad_to_multiple in (1, 8)
     assert found.config.seq_len == 64
     finals = pd.read_csv(out / "trials.csv").query("kind == 'final'")
     assert "ok" in set(finals.verdict)  # of the winner, where nothing else disturbs the steps
     mean = 0.5 * 8 + 0.3 * 20 + 0.15 * 40 + 0.05 * 64
     tokens = found.measured.tokens_per_s * found.measured.step_s.median
     assert tokens == pytest.approx(found.config.global_batch_samples * mean)
-    padded = of.padded_mean(found.config.micro_batch, 64)
-    assert found.measured.real_share == pytest.approx(mean / padded)
-    assert f"{mean / padded:.0%} of the computed tokens" in " ".join(printed.split())
+    real = of.batches(found.config.candidate, found.config.replicas).real_share
+    assert found.measured.real_share == pytest.approx(real)
+    assert f"{real:.0%} of the computed tokens" in " ".join(printed.split())
     mix.unlink()
     assert main(["--resume", str(out), "--budget", "30s"]) == 0
     rows = pd.read_csv(out / "trials.csv")
     assert set(rows.verdict) <= {Verdict.OK, Verdict.PRUNED, Verdict.SKIPPED}
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["space"]["workload"]["length_mix"]["lengths"] == [8, 20, 40, 64]
+
+
+@pytest.mark.slow
+@pytest.mark.campaign
+def test_a_study_spreads_the_time_to_compile_over_the_run(tmp_path: Path) -> None:
+    mix, out = tmp_path / "mix.csv", tmp_path / "study"
+    mix.write_text("length,count\n8,50\n20,30\n40,15\n64,5\n")
+    asked = ["--device", "cpu", "--depth", "1", "--gpt", "vocab_size=256", "--micro-batch", "4"]
+    ways = ["--length-mix", str(mix), "--compile", "on", "--buckets", "2", "--run-steps", "100"]
+    end = ["--checkpointing", "none", "--finals", "1", "--budget", "5m", "--out", str(out)]
+    assert main([*asked, *ways, *end, "--learn-from", "none"]) == 0
+    found = Best.read(out / "best.json")
+    measured = found.measured
+    assert measured.bucket_lengths is not None
+    assert len(measured.bucket_lengths) == 2
+    assert measured.compilations
+    assert measured.spread_s
+    step_s = measured.step_s.median + measured.spread_s
+    assert measured.tokens_per_s == pytest.approx(found.tokens_per_step / step_s)
+    assert main(["verify", str(out), "--minutes", "1"]) in (0, 5)  # noise
 
 
 NOTING = """
@@ -230,8 +293,8 @@ def test_the_longest_batch_runs_first(tmp_path: Path, monkeypatch: pytest.Monkey
     found = Best.read(tmp_path / "study" / "best.json")
     mix = found.length_mix
     assert mix is not None
-    drawn = mix.draw(3, 8, ranks=1, micro_steps=1, seed=5)
-    final = "".join(f"3 {max(lengths)}\n" for [lengths] in drawn)
+    drawn = mix.batches(found.config.candidate, 1).draw(1, seed=5)
+    final = "".join(f"3 {max(map(sum, rows))}\n" for [rows] in drawn)
     search, *rounds = (tmp_path / "shapes").read_text().split(final)
     assert len(rounds) >= found.trials["finals"]  # one that is disturbed is made again
     assert set(search.splitlines()) | set(rounds) == {"3 8", "3 8\n"}

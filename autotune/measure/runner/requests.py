@@ -41,7 +41,6 @@ class Requests:
 
     def probe(self, number: int, job: Job) -> Probe:
         """Of one candidate."""
-        shape = (job.candidate.micro_batch, job.candidate.seq_len)
         plain = Probe(
             number=number,
             micro_batch=job.candidate.micro_batch,
@@ -53,9 +52,15 @@ class Requests:
         )
         if (mix := self.workload.length_mix) is None:
             return plain
-        ranks, longest = self.workload.world_size, mix.worst(*shape)
-        request = replace(plain, lengths=[[longest] * ranks], pad_to_multiple=mix.pad_to_multiple)
+        batches = mix.batches(job.candidate, self.workload.world_size)
+        request = replace(
+            plain,
+            lengths=batches.searched(job.micro_steps, self.seed),
+            pad_to_multiple=batches.multiple,
+            ends=batches.ends,
+            pack=job.candidate.pack == "on",
+        )
         if not job.mixed:
             return request
-        drawn = mix.draw(*shape, ranks=ranks, micro_steps=job.micro_steps, seed=self.seed)
-        return replace(request, lengths=drawn, longest=longest)
+        drawn = batches.draw(job.micro_steps, self.seed)
+        return replace(request, lengths=drawn, longest=batches.worst())

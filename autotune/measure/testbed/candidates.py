@@ -69,7 +69,10 @@ def valid(
     Raises:
         UsageError: no point can be run.
     """
+    # Packed rows are full, however others are padded.
+    plain = min(((c.pad_to_multiple, c.buckets) for c in points), default=None)
     kept = [c for c in points if c.exists]
+    kept = [c for c in kept if c.pack == "off" or (c.pad_to_multiple, c.buckets) == plain]
     left_out = _not_there(points)
     if (tokens := options.space.tokens_per_batch) is not None:
         kept = [c for c in kept if any(c.micro_batch == n // c.seq_len for n in tokens)]

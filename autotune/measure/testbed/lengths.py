@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -12,8 +13,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from autotune.errors import UsageError
-from autotune.space.mix import LengthMix
+from autotune.space.axes import Batching
+from autotune.space.mix import RUN_STEPS, LengthMix
 from autotune.space.options import Options, SpaceOptions
+from autotune.wire.ranks import padded_to
+from autotune.wire.settings import rows
 
 MOST_BYTES = 2**30
 MOST_LINE_BYTES = 2**26
@@ -28,10 +32,10 @@ def read_mix(asked: SpaceOptions) -> LengthMix | None:
         UsageError: the file cannot be read, or has something else in it.
     """
     if asked.length_mix is None:
-        if asked.pad_to_multiple is not None:
+        flags = [axis.flag for name, axis in rows(Batching).items() if name in asked.axes]
+        for flag in flags + ["--run-steps"] * (asked.run_steps is not None):
             raise UsageError(
-                f"--pad-to-multiple {asked.pad_to_multiple}: all samples have one length; add"
-                " --length-mix FILE, or leave it out"
+                f"{flag}: all samples have one length; add --length-mix FILE, or leave it out"
             )
         return None
     path, flag = Path(asked.length_mix), f"--length-mix {asked.length_mix}"
@@ -48,7 +52,17 @@ def read_mix(asked: SpaceOptions) -> LengthMix | None:
         raise UsageError(f"{flag}: {_first_line(error)}") from error
     if not found:
         raise UsageError(f"{flag}: has no lengths; write a line such as 512,1")
-    return LengthMix.of(asked.length_mix, found, asked.pad_to_multiple or 1)
+    return LengthMix.of(
+        asked.length_mix,
+        found,
+        by_tokens=asked.tokens_per_batch is not None,
+        run_steps=asked.run_steps or RUN_STEPS,
+    )
+
+
+def padded_longest(asked: SpaceOptions, mix: LengthMix) -> int:
+    """Tokens of the longest sample, at all multiples that batches are padded to."""
+    return padded_to(mix.longest, math.lcm(*asked.axes.get("pad_to_multiple", (1,))))
 
 
 @lru_cache(maxsize=1)
@@ -68,8 +82,10 @@ def at_longest(options: Options) -> Options:
     mix = read_mix(options.space)
     if mix is None:
         return options
-    seq_len = options.space.axes.get("seq_len") or (mix.longest,)
-    return options.but(length_mix=None, pad_to_multiple=None, seq_len=seq_len)
+    seq_len = options.space.axes.get("seq_len") or (padded_longest(options.space, mix),)
+    return options.but(
+        **dict.fromkeys(rows(Batching)), length_mix=None, run_steps=None, seq_len=seq_len
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ from autotune.measure.testbed.candidates import asked_axes, axes_of
 from autotune.measure.testbed.counted import CountModels, counted
 from autotune.measure.testbed.facts import facts, usual_optimizer
 from autotune.measure.testbed.lacking import check_machine
-from autotune.measure.testbed.lengths import read_mix
+from autotune.measure.testbed.lengths import padded_longest, read_mix
 from autotune.measure.testbed.ranks import (
     LayOut,
     capacity,
@@ -29,6 +30,7 @@ from autotune.space.models.defaults import Defaults
 from autotune.space.options import Options
 from autotune.space.space import Fixed, Space
 from autotune.space.workload import Workload
+from autotune.wire.ranks import padded_to
 
 
 def resolve(
@@ -161,26 +163,27 @@ def _cut_to(
     asked = options.space.axes.get("seq_len")
     if mix is None:
         return asked or defaults.seq_len
-    multiple = mix.pad_to_multiple
+    multiple = math.lcm(*options.space.axes.get("pad_to_multiple", (1,)))
+    longest = padded_longest(options.space, mix)
     most = FAMILIES[options.model.family].most_seq_len(recipe)
-    if asked is None and most is not None and mix.longest > most:
+    if asked is None and most is not None and longest > most:
         raise UsageError(
-            f"--length-mix {mix.file}: its longest sample is padded to {mix.longest} tokens, and"
+            f"--length-mix {mix.file}: its longest sample is padded to {longest} tokens, and"
             f" {options.model.name} has positions for {most}; truncate samples with --seq-len"
             f" {most // multiple * multiple}"
         )
     for length in asked or ():
-        if length > mix.longest:
+        if length > longest:
             raise UsageError(
-                f"--seq-len {length}: the longest sample of {mix.file} is padded to {mix.longest};"
+                f"--seq-len {length}: the longest sample of {mix.file} is padded to {longest};"
                 " use that, or leave --seq-len out"
             )
         if length % multiple:
             raise UsageError(
                 f"--seq-len {length}: is not a multiple of --pad-to-multiple {multiple}; use"
-                f" --seq-len {mix.padded(length)}"
+                f" --seq-len {padded_to(length, multiple)}"
             )
-    return asked or (mix.longest,)
+    return asked or (longest,)
 
 
 def _check_positions(options: Options, flag: str, length: int, recipe: dict[str, Any]) -> None:

@@ -179,17 +179,41 @@ def _speed(best: Best) -> str:
         f" {config.global_batch_samples} samples, {best.tokens_per_step:.0f} tokens,"
         f" grad_accum {config.grad_accum}."
         + (f" {joules(measured)} J a token." if measured.joules_per_token else "")
-        + (
-            f" Batches are padded to their longest sample: {measured.real_share:.0%} of the"
-            " computed tokens are real, and only those count."
-            if measured.real_share is not None
-            else ""
-        )
+        + _batches(best)
         + (
             f" Compiling took {measured.compile_s:.0f} s before that."
             if measured.compile_s
             else ""
         )
+        + _spread(best)
+    )
+
+
+def _batches(best: Best) -> str:
+    """How batches of samples of different lengths are made."""
+    config, measured = best.config, best.measured
+    if measured.real_share is None:
+        return ""
+    made = "Batches are padded to their longest sample"
+    if config.pack == "on":
+        made = "Samples are packed into rows"
+    elif measured.bucket_lengths:
+        lengths = ", ".join(map(str, measured.bucket_lengths))
+        made = f"Batches are padded to the next of {lengths} tokens"
+    elif config.pad_to_multiple > 1:
+        made += f", to a multiple of {config.pad_to_multiple}"
+    share = f"{measured.real_share:.0%} of the computed tokens are real"
+    return f" {made}: {share}, and only those count."
+
+
+def _spread(best: Best) -> str:
+    """The part of a step that compiling the shapes of a mix takes."""
+    spread_s, mix = best.measured.spread_s, best.length_mix
+    if not spread_s or mix is None:
+        return ""
+    return (
+        f" All shapes of a run of {mix.run_steps} steps take {spread_s * mix.run_steps:.0f} s to"
+        f" compile, {spread_s * 1e3:.3g} ms a step, which the rates include."
     )
 
 

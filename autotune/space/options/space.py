@@ -11,6 +11,7 @@ from autotune.errors import UsageError
 from autotune.space import engines
 from autotune.space.axes import AXES, ZERO_STAGES
 from autotune.space.engines import stages_of
+from autotune.space.mix import RUN_STEPS
 from autotune.space.models import gpt
 from autotune.space.options.flag import Flag, as_it_is, listed, option, word
 from autotune.space.workload import Dtype, GlobalBatch, parse_global_batch
@@ -39,7 +40,7 @@ def _words(text: str, flag: str, axis: Axis) -> tuple[str, ...]:
 def _flag(axis: Axis) -> Flag:
     """The option that sets the values of `axis`."""
     default = f" (default: {_DEFAULTS[axis.name]})." if axis.name in _DEFAULTS else ""
-    read = partial(parse_ints, least=1 if axis.plain is None else axis.plain)
+    read = partial(parse_ints, least=axis.least)
     return Flag(
         name=axis.flag, help=axis.help + default, metavar=axis.metavar,
         read=partial(_words, axis=axis) if axis.known else read,
@@ -64,9 +65,10 @@ class SpaceOptions:
         "Lengths of your samples: a CSV of length,count, a .npy of lengths, or a .jsonl whose"
         " lines are numbers, or objects with length or input_ids. The search uses the longest"
         " sample, or --seq-len to truncate. Finals run on padded batches of this mix.")
-    pad_to_multiple: int | None = option(
-        "--pad-to-multiple", parse_int, "N",
-        "Pad batches of a --length-mix to a multiple of N tokens (default: 1).")
+    run_steps: int | None = option(
+        "--run-steps", parse_int, "N",
+        "Optimizer steps of your run. With --length-mix and --compile on, the time to compile all"
+        f" shapes is spread over them (default: {RUN_STEPS}).")
     engine: str = word(
         "--engine", engines.NAMES,
         "Training engine (auto: ddp for ZeRO stage 0, deepspeed for the others).", engines.AUTO)
@@ -87,34 +89,36 @@ class SpaceOptions:
                 f"--tokens-per-batch {listed(self.tokens_per_batch)}: --micro-batch"
                 f" {listed(self.axes['micro_batch'])} sets it too; leave one of them out"
             )
-        if self.pad_to_multiple is not None and self.pad_to_multiple < 1:
-            raise UsageError(
-                f"--pad-to-multiple {self.pad_to_multiple}: must be at least 1, e.g. 8"
-            )
+        if self.run_steps is not None and self.run_steps < 1:
+            raise UsageError(f"--run-steps {self.run_steps}: must be at least 1, e.g. 10000")
         if self.length_mix is not None:
             self._check_mix()
 
     def _check_mix(self) -> None:
         """Refuses options that do not fit samples of different lengths."""
-        mixed = f"--length-mix {self.length_mix}"
-        if self.tokens_per_batch is not None:
+        mixed, packs = f"--length-mix {self.length_mix}", self.axes.get("pack", ("off",))
+        batch, tokens = self.global_batch, self.tokens_per_batch
+        if tokens is not None and "on" in packs:
             raise UsageError(
-                f"--tokens-per-batch {listed(self.tokens_per_batch)}: not with {mixed}; leave one"
-                " of them out"
+                f"--tokens-per-batch {listed(tokens)}: rows of --pack on are full already; leave"
+                " one of them out"
             )
-        if self.global_batch is not None and self.global_batch.unit == "tokens":
+        if batch is not None and (tokens is not None or len(packs) > 1):
+            flag = "--tokens-per-batch" if tokens is not None else "--pack off,on"
             raise UsageError(
-                f"--global-batch {self.global_batch}: with {mixed} steps differ in tokens; write"
-                " it in samples, e.g. --global-batch 256"
+                f"--global-batch {batch}: with {mixed} and {flag}, batches differ in samples;"
+                " leave one of them out"
             )
-        for name, value, instead in (
-            ("compile", "on", "off"), ("attention", "flex_attention", "sdpa")
-        ):  # fmt: skip
-            if value in self.axes.get(name, ()):
-                raise UsageError(
-                    f"--{name} {value}: compiles anew for each shape, and {mixed} has many; use"
-                    f" --{name} {instead}"
-                )
+        if batch is not None and batch.unit == "tokens":
+            raise UsageError(
+                f"--global-batch {batch}: with {mixed} steps differ in tokens; write it in"
+                " samples, e.g. --global-batch 256"
+            )
+        if "flex_attention" in self.axes.get("attention", ()) and packs != ("on",):
+            raise UsageError(
+                f"--attention flex_attention: compiles anew for each shape, and {mixed} has many;"
+                " use --attention sdpa, or --pack on"
+            )
 
     def _check_stages(self) -> None:
         """Refuses an engine, stages and offloads that exclude each other."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from autotune.result.earlier import Point
 from autotune.space.arrays import Array, Codes
-from autotune.space.axes import ASKED_AXES
+from autotune.space.axes import ASKED_AXES, PADDING_AXES
 from autotune.space.candidate import Candidate
 from autotune.space.degrees import shares
 from autotune.space.engines import BYTES, engine_of, state_bytes
@@ -58,7 +58,7 @@ _WEIGHED_OFF = 0.01
 _OOM_BEYOND = 0.04
 """An allocation that failed: the peak would have been about this much over the capacity."""
 _Z95 = 1.96
-_TRAITS = ("checkpointing", *ASKED_AXES)
+_TRAITS = ("checkpointing", *(name for name in ASKED_AXES if name not in PADDING_AXES))
 """Axes whose values change what is held at the peak beside the state, each in its own way."""
 _VARIANTS = tuple(Variant(scale, noise) for scale in (1.0, 3.0, 10.0) for noise in (1.0, 3.0))
 

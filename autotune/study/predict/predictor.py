@@ -93,7 +93,7 @@ class Predictor:
                 self.host_memory.observe(place, found.peaks.host_bytes)
             off = DRIFT if final else bent(self._space.workload, candidate)
             if timed:
-                step = found.step.times(
+                step = found.cost_s.times(
                     _fewer_replicas(self._space.workload, candidate, found.ran)
                 )
                 self._observe(place, step, found.mean_power_w, found.disturbed_share, off)

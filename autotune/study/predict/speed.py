@@ -16,7 +16,7 @@ import numpy as np
 
 from autotune.result.earlier import Point
 from autotune.space.arrays import Array
-from autotune.space.axes import ASKED_AXES, AXES, DEGREES
+from autotune.space.axes import ASKED_AXES, AXES, DEGREES, PADDING_AXES
 from autotune.space.candidate import Candidate
 from autotune.space.degrees import bubble, sent_bytes, shares
 from autotune.space.engines import BYTES
@@ -159,10 +159,13 @@ class SpeedModel:
         middle = tokens - tokens.mean()
         workload = codes([workload for workload, _ in points])
         stage = codes([(c.zero_stage, c.offload) for _, c in points])
+        skipped = {"own", *DEGREES}
+        if not any(c.compiles for _, c in points):  # what padding does is then known
+            skipped |= set(PADDING_AXES)
         asked = [
             codes([getattr(c, name) for _, c in points])
             for name in ASKED_AXES
-            if name not in ("own", *DEGREES)
+            if name not in skipped
         ]
         own = [
             each for each in traits([c for _, c in points])
@@ -174,6 +177,7 @@ class SpeedModel:
         unsized = np.array([_is_unsized(workload, c) for workload, c in points])
         prior = np.log([
             prior_s(workload, c, self._magnitudes) * workload.padded_share(c)
+            + _compiling_s(workload, c)
             for workload, c in points
         ])  # fmt: skip
         if of_energy:
@@ -239,6 +243,17 @@ def bent(workload: Workload, candidate: Candidate) -> Off | None:
     if workload.length_mix is None:
         return None
     return Off("longest", -BENT * math.log(workload.padded_share(candidate)))
+
+
+_SHAPE_S = 5.0
+"""Seconds in which a shape of a model is compiled."""
+
+
+def _compiling_s(workload: Workload, candidate: Candidate) -> float:
+    """Of a step, by order of magnitude, where shapes of a mix are compiled."""
+    if workload.length_mix is None or candidate.compile == "off":
+        return 0.0
+    return _SHAPE_S * workload.expected_shapes(candidate) / workload.length_mix.run_steps
 
 
 def prior_s(workload: Workload, candidate: Candidate, of: Magnitudes) -> float:

@@ -152,19 +152,47 @@ def test_the_longest_sample_is_searched_where_nothing_else_is_asked_for(cpu: Dev
 
 def test_several_lengths_cut_samples_each(cpu: Device) -> None:
     space = on(cpu, seq_len=(200, 400))
-    shares = {c.seq_len: space.workload.tokens_per_sample(c.seq_len) for c in space.candidates}
-    assert shares == {200: 125.0, 400: 175.0}
+    tokens = {
+        c.seq_len: space.workload.step_tokens(c) / space.workload.step_samples(c)
+        for c in space.candidates
+    }
+    assert tokens == {200: 125.0, 400: 175.0}
 
 
 def test_what_batches_are_padded_to_is_searched(cpu: Device) -> None:
-    assert on(cpu, pad_to_multiple=64).axes["seq_len"] == (512,)
+    assert on(cpu, pad_to_multiple=(64,)).axes["seq_len"] == (512,)
+    space = on(cpu, pad_to_multiple=(1, 8), buckets=(0, 4), pack=("off", "on"))
+    assert space.axes["seq_len"] == (504,)
+    ways = {(c.pad_to_multiple, c.buckets, c.pack) for c in space.candidates}
+    padded = {(1, 0, "off"), (8, 0, "off"), (1, 4, "off"), (8, 4, "off")}
+    assert ways == padded | {(1, 0, "on")}
+    space = on(cpu, pad_to_multiple=(8,), pack=("off", "on"))
+    assert {c.pack for c in space.candidates} == {"off", "on"}
+
+
+def test_batches_of_so_many_tokens_hold_more_short_samples(cpu: Device) -> None:
+    Path("a.csv").write_text("100,3\n500,1\n")
+    options = Options.of(length_mix="a.csv", depth=(2,), tokens_per_batch=(1000,))
+    workload = (space := resolve(options, cpu, 2**34, 2)).workload
+    [candidate] = [c for c in space.candidates if c.checkpointing == "none"]
+    assert candidate.micro_batch == 2
+    # Of 5 samples, 10 of 100 tokens fit, or 2 of 500.
+    assert workload.step_samples(candidate) == pytest.approx(5 / (3 / 10 + 1 / 10 + 1 / 2), rel=9)
+    assert workload.step_tokens(candidate) > 900
+
+
+def test_a_shape_is_one_of_many_unless_it_is_dynamic(cpu: Device) -> None:
+    asked = {"micro_batch": (1,), "compile": ("on",), "run_steps": 1000}
+    space = on(cpu, "100,3\n300,2\n500,1\n", dynamic=("off", "on"), **asked)
+    shapes = {c.dynamic: space.workload.expected_shapes(c) for c in space.candidates}
+    assert shapes == {"off": pytest.approx(3), "on": 1.0}
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
         ({"seq_len": (600,)}, "--seq-len 600: the longest sample of a.csv is padded to 500"),
-        ({"seq_len": (100,), "pad_to_multiple": 64},
+        ({"seq_len": (100,), "pad_to_multiple": (64,)},
          "--seq-len 100: is not a multiple of --pad-to-multiple 64; use --seq-len 128"),
     ],
 )  # fmt: skip
@@ -178,7 +206,7 @@ def test_a_sample_beyond_the_model_s_positions_is_refused_with_a_cut(cpu: Device
     config = {"model_type": "bert", "max_position_embeddings": 300, "num_hidden_layers": 2}
     Path("config.json").write_text(json.dumps(config))
     with pytest.raises(UsageError) as refused:
-        on(cpu, model="hf:config.json", task="masked", pad_to_multiple=8)
+        on(cpu, model="hf:config.json", task="masked", pad_to_multiple=(8,))
     assert str(refused.value) == (
         "--length-mix a.csv: its longest sample is padded to 504 tokens, and hf:config.json has"
         " positions for 300; truncate samples with --seq-len 296"
@@ -188,11 +216,18 @@ def test_a_sample_beyond_the_model_s_positions_is_refused_with_a_cut(cpu: Device
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"tokens_per_batch": "4096"}, "--tokens-per-batch 4096: not with"),
+        ({"tokens_per_batch": "4096", "pack": "on"}, "--tokens-per-batch 4096: rows of --pack on"),
+        ({"tokens_per_batch": "4096", "global_batch": "8"}, "--global-batch 8: .*leave one"),
+        ({"pack": "off,on", "global_batch": "8"}, "--global-batch 8: .*--pack off,on.*leave one"),
         ({"global_batch": "4096tok"}, "--global-batch 4096tok: .*--global-batch 256"),
-        ({"compile": "off,on"}, "--compile on: compiles anew for each shape.*--compile off"),
         ({"attention": "flex_attention"}, "--attention flex_attention: .*--attention sdpa"),
-        ({"pad_to_multiple": "0"}, "--pad-to-multiple 0: must be at least 1, e.g. 8"),
+        (
+            {"pack": "off,on", "attention": "flex_attention"},
+            "--attention flex_attention: .*--pack",
+        ),
+        ({"pad_to_multiple": "0"}, "--pad-to-multiple 0: values must be at least 1"),
+        ({"buckets": "-1"}, "--buckets -1"),
+        ({"run_steps": "0"}, "--run-steps 0: must be at least 1"),
     ],
 )
 def test_what_needs_one_length_is_refused(options: dict[str, str], why: str) -> None:
@@ -200,9 +235,13 @@ def test_what_needs_one_length_is_refused(options: dict[str, str], why: str) -> 
         Options.from_texts({"length_mix": "a.csv"} | options)
 
 
-def test_padding_without_lengths_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"--pad-to-multiple 8: .*--length-mix FILE"):
-        read_mix(SpaceOptions(pad_to_multiple=8))
+@pytest.mark.parametrize(
+    "options", [{"pad_to_multiple": "8"}, {"buckets": "4"}, {"pack": "on"}, {"run_steps": "9"}]
+)
+def test_padding_without_lengths_is_refused(options: dict[str, str]) -> None:
+    flag = "--" + next(iter(options)).replace("_", "-")
+    with pytest.raises(UsageError, match=rf"{flag}: .*--length-mix FILE"):
+        read_mix(Options.from_texts(options).space)
 
 
 def test_wrong_input_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,7 +251,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[s
 
 
 def test_a_manifest_keeps_the_histogram_and_is_what_it_was_without_one(cpu: Device) -> None:
-    space = on(cpu, pad_to_multiple=4)
+    space = on(cpu, pad_to_multiple=(4,))
     written = json.loads(json.dumps(space.manifest()["workload"]))
     Path("a.csv").unlink()
     known = Workload.from_json(written)
@@ -226,6 +265,6 @@ def test_a_manifest_keeps_the_histogram_and_is_what_it_was_without_one(cpu: Devi
 
 def test_a_plan_is_of_the_longest_sample() -> None:
     Path("a.csv").write_text("100,3\n500,1\n")
-    found = at_longest(Options.of(length_mix="a.csv", pad_to_multiple=8))
+    found = at_longest(Options.of(length_mix="a.csv", pad_to_multiple=(8,), run_steps=9))
     assert found == Options.of(seq_len=(504,))
     assert at_longest(Options()) == Options()
