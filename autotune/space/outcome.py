@@ -155,6 +155,8 @@ class Outcome(ProbeEnd):
     least_s: float = 0.0
     """What these took in the quickest attempt that ran to its end."""
     measurement: Measurement | None = None
+    phases: dict[str, InPhase] = field(default_factory=dict)
+    """Peaks by phase, of a launch for these that was not timed."""
     witness: str = ""
     """Key of the candidate whose failure stands for this one's."""
     predicted_peak_bytes: int | None = None
@@ -177,7 +179,8 @@ class Record:
 
     number: int | None
     """Optuna's, or the final's; None for a candidate that was never proposed."""
-    purpose: Literal["search", "final"]
+    purpose: Literal["search", "final", "phases"]
+    """The last is of a script with --phase-args: it has peaks, and no speed."""
     candidate: Candidate
     outcome: Outcome
 

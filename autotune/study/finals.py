@@ -28,15 +28,24 @@ SURE = 0.95
 """Finals end at this probability that the leader is the best, or within `choice.EQUAL` of it."""
 FINALS_SHARE = 0.4
 """The largest share of the budget for finals."""
+PHASES_SHARE = 0.5
+"""The largest share of what is left of the budget, for a launch for a script's phases."""
 CLOSING_S = 1.0
 """Seconds to end the last group and write the result."""
 
 
 class Finals:
-    """Rounds of the `finalists` best, until one is surely the best, or the budget ends."""
+    """Rounds of the `finalists` best, until one is surely the best, or the budget ends.
+
+    Then the winner's script is launched once more, for its phases, if the user said how to reach
+    them. If there is no room for these, the next best comes up.
+    """
 
     def __init__(self, space: Space, slots: Slots, records: Records, finalists: int) -> None:
         self._workload = space.workload
+        self._has_phases = bool(space.workload.recipe.get("phase_args"))
+        self._launched: set[Candidate] = set()
+        """Those that need no launch for their phases in this process."""
         self._first_build = space.opening[0]
         self._slots, self._clock, self._pace = slots, slots.clock, slots.pace
         self._records = records
@@ -81,8 +90,9 @@ class Finals:
     def needed_s(self) -> float:
         """Seconds for the remaining finals."""
         finalists = self._finalists()
+        closing_s = CLOSING_S + (self._phases_s(finalists[0].candidate) if finalists else 0.0)
         if self._settled(finalists) or (self._had_none and not finalists):
-            return CLOSING_S
+            return closing_s
         left = [
             (self._start_s(r), self._steps_s(r, self._workload.micro_steps(r.candidate)))
             for r in finalists
@@ -95,21 +105,45 @@ class Finals:
         starts_s = sum(start_s for start_s, _ in left) / len(self._slots)
         steps_s = sum(steps_s for _, steps_s in left) / self._slots.timed_at_once
         left_s = max([starts_s + steps_s, *map(sum, left)])
-        return min(FINALS_SHARE * self._clock.budget_s, left_s + CLOSING_S)
+        return min(FINALS_SHARE * self._clock.budget_s, left_s + closing_s)
 
     def _next_work(self, free: Sequence[Slot]) -> tuple[Slot, Work] | None:
-        found = None
+        found, phases = None, False
 
         def choose(news: News) -> Candidate | None:
-            nonlocal found
+            nonlocal found, phases
             self._records.learn(news)
-            found = self._next_in_time(free)
+            found = None if self._ended else self._next_in_time(free)
+            if phases := found is None:
+                found = self._next_for_phases(free)
             return None if found is None else found[1].candidate
 
-        number = None if self._ended else self._records.journal.claim_final(choose)
+        over = self._ended and not self._has_phases
+        number = None if over else self._records.journal.claim_final(choose)
         if found is None or number is None:
             return None
-        return found[0], self._work(number, *found)
+        return found[0], (self._work_of_phases if phases else self._work)(number, *found)
+
+    def _next_for_phases(self, free: Sequence[Slot]) -> tuple[Slot, Record] | None:
+        """What would win now, if it was not launched for its phases."""
+        if not self._has_phases or self._slots.running or self._records.finals:
+            return None
+        choice = self._ledger.choice()
+        if choice is None or choice.record.purpose != "final":
+            return None
+        needed_s = self._phases_s(choice.record.candidate)
+        if needed_s > self._clock.remaining_s() - CLOSING_S:
+            self._launched.add(choice.record.candidate)
+            self._records.reporter.note("the budget leaves no time for --phase-args")
+            return None
+        return (free[0], choice.record) if needed_s else None
+
+    def _phases_s(self, candidate: Candidate) -> float:
+        """Seconds to keep for its launch for phases; 0 where there is none to come."""
+        done = candidate in self._launched or self._ledger.reached(candidate)
+        if done or not self._has_phases:
+            return 0.0
+        return self._pace.start_s(candidate) + self._pace.typical_probe_s(self._ledger.fitting)
 
     def _next_in_time(self, free: Sequence[Slot]) -> tuple[Slot, Record] | None:
         """`_next`, if the budget has time for it."""
@@ -143,6 +177,8 @@ class Finals:
     def _has_time(self, record: Record, micro_steps: int) -> bool:
         steps_s = self._steps_s(record, micro_steps)
         needed_s = self._start_s(record) + steps_s + self._slots.queue_s(steps_s)
+        if self._rounds(record.candidate):
+            needed_s += self._phases_s(record.candidate)
         return needed_s <= self._clock.remaining_s() - CLOSING_S
 
     def _work(self, number: int, slot: Slot, record: Record) -> Work:
@@ -166,7 +202,6 @@ class Finals:
             needed_step_s=None,
             fresh=True,
             mixed=True,
-            phases=True,
         )
         return Work(
             job=job,
@@ -174,6 +209,26 @@ class Finals:
             until_s=until_s,
             told=partial(self._told, number, candidate),
         )
+
+    def _work_of_phases(self, number: int, slot: Slot, record: Record) -> Work:
+        """The same for the phases of its script."""
+        candidate, micro_steps = record.candidate, self._workload.micro_steps(record.candidate)
+        left_s = self._clock.remaining_s()
+        share_s = max(2 * self._phases_s(candidate), PHASES_SHARE * left_s)
+        until_s = self._clock.elapsed_s() + min(share_s, left_s - CLOSING_S)
+        self._launched.add(candidate)
+        self._records.reporter.probing("phases", candidate, until_s, slot.number)
+
+        def told(probed: Probed) -> None:
+            self._records.add_final(Record(number, "phases", candidate, probed.outcome))
+
+        job = Job(
+            candidate=candidate, grad_accum=micro_steps, micro_steps=micro_steps,
+            rule=self._pace.final_rule, needed_step_s=None, fresh=True, phases=True,
+            budget="its share of the budget",
+        )  # fmt: skip
+        predicted = self._ledger.predictor.peak(candidate)
+        return Work(job=job, predicted=predicted, until_s=until_s, told=told)
 
     def _told(self, number: int, candidate: Candidate, probed: Probed) -> None:
         final = Record(number, "final", candidate, probed.outcome)

@@ -32,6 +32,7 @@ from autotune.result.folder.past import (
     News,
     Past,
     finals_in,
+    known_as,
     of_part,
     past_of,
     sessions_in,
@@ -109,7 +110,7 @@ class Journal:
         self.past = past_of(self.optuna_study, self.part)
         self.lost += self.past.lost
         self._lost_told = len(self.lost)
-        self._known = {(str(r.purpose), r.number or 0) for r in self.past.records}
+        self._known = set(map(known_as, self.past.records))
         self._last_final = max((n for purpose, n in self._known if purpose == "final"), default=-1)
 
     def _begin(self) -> None:
@@ -322,10 +323,12 @@ class Journal:
         return number
 
     def add_final(self, record: Record) -> None:
-        """Record a final: a measurement of a candidate that already has its trial."""
-        final = self._noted(
-            {"candidate": asdict(record.candidate), "outcome": asdict(record.outcome)}
-        )
+        """Record a final: a measurement of a candidate that already has its trial. One for the
+        phases of a script is numbered with them."""
+        final = self._noted({
+            "candidate": asdict(record.candidate), "outcome": asdict(record.outcome),
+            "purpose": record.purpose,
+        })  # fmt: skip
         key = f"{FINAL}{record.number:04d}"
         self._write(lambda: self.optuna_study.set_user_attr(key, final))
         self._known.add(("final", record.number or 0))
@@ -403,7 +406,7 @@ class Journal:
             else:
                 _end(self.optuna_study, trial, self._objective)
         records = tuple(told(trials, seen, self.part, self._known))
-        self._known |= {(str(r.purpose), r.number or 0) for r in records}
+        self._known |= set(map(known_as, records))
         return News(
             records=records,
             running=tuple(running),
