@@ -17,6 +17,8 @@ from autotune.wire.reports import DURING, TRAIN, Conditions, InPhase, Peaks, Ran
 from autotune.wire.stopping import Interval, interval
 
 Objective = Literal["flops", "tokens_per_s", "samples_per_s", "tokens_per_joule"]
+Purpose = Literal["search", "final", "phases"]
+"""Of a probe. The last is of a script with --phase-args: it has peaks, and no speed."""
 
 DISTURBED_SHARE = {"cpu": 0.15, "cuda": 0.5}
 """The share of processor time that others may take before a timing counts as disturbed. On CUDA
@@ -179,8 +181,7 @@ class Record:
 
     number: int | None
     """Optuna's, or the final's; None for a candidate that was never proposed."""
-    purpose: Literal["search", "final", "phases"]
-    """The last is of a script with --phase-args: it has peaks, and no speed."""
+    purpose: Purpose
     candidate: Candidate
     outcome: Outcome
 

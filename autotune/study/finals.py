@@ -9,7 +9,7 @@ from functools import partial
 from autotune.measure.runner import Job
 from autotune.result.folder.past import News
 from autotune.space.candidate import Candidate
-from autotune.space.outcome import Record, Verdict
+from autotune.space.outcome import Purpose, Record, Verdict
 from autotune.space.space import Space
 from autotune.study.attempts import Probed
 from autotune.study.pace import RANKING_MICRO_STEPS
@@ -37,8 +37,8 @@ CLOSING_S = 1.0
 class Finals:
     """Rounds of the `finalists` best, until one is surely the best, or the budget ends.
 
-    Then the winner's script is launched once more, for its phases, if the user said how to reach
-    them. If there is no room for these, the next best comes up.
+    The script of what would win is launched once more, for its phases, if the user said how to
+    reach them. If there is no room for these, the next best comes up.
     """
 
     def __init__(self, space: Space, slots: Slots, records: Records, finalists: int) -> None:
@@ -108,28 +108,32 @@ class Finals:
         return min(FINALS_SHARE * self._clock.budget_s, left_s + closing_s)
 
     def _next_work(self, free: Sequence[Slot]) -> tuple[Slot, Work] | None:
-        found, phases = None, False
+        found, phases = None, True
 
         def choose(news: News) -> Candidate | None:
             nonlocal found, phases
             self._records.learn(news)
-            found = None if self._ended else self._next_in_time(free)
-            if phases := found is None:
-                found = self._next_for_phases(free)
+            found = self._next_for_phases(free, FINAL_ROUNDS)
+            if not found and not self._ended:
+                found, phases = self._next_in_time(free), False
+            if not found:
+                found, phases = self._next_for_phases(free, 1), True
             return None if found is None else found[1].candidate
 
         over = self._ended and not self._has_phases
         number = None if over else self._records.journal.claim_final(choose)
         if found is None or number is None:
             return None
-        return found[0], (self._work_of_phases if phases else self._work)(number, *found)
+        return found[0], self._work(number, *found, phases=phases)
 
-    def _next_for_phases(self, free: Sequence[Slot]) -> tuple[Slot, Record] | None:
-        """What would win now, if it was not launched for its phases."""
+    def _next_for_phases(self, free: Sequence[Slot], rounds: int) -> tuple[Slot, Record] | None:
+        """What would win after so many `rounds` of it, if it was not launched for its phases."""
         if not self._has_phases or self._slots.running or self._records.finals:
             return None
         choice = self._ledger.choice()
         if choice is None or choice.record.purpose != "final":
+            return None
+        if self._rounds(choice.record.candidate) < rounds:
             return None
         needed_s = self._phases_s(choice.record.candidate)
         if needed_s > self._clock.remaining_s() - CLOSING_S:
@@ -181,8 +185,8 @@ class Finals:
             needed_s += self._phases_s(record.candidate)
         return needed_s <= self._clock.remaining_s() - CLOSING_S
 
-    def _work(self, number: int, slot: Slot, record: Record) -> Work:
-        """Round `number` in `slot`, of the candidate of `record`."""
+    def _work(self, number: int, slot: Slot, record: Record, *, phases: bool) -> Work:
+        """Round `number` in `slot`, of the candidate of `record`, or its launch for `phases`."""
         candidate = record.candidate
         grad_accum = self._workload.micro_steps(candidate)
         micro_steps = self._micro_steps(record)
@@ -191,9 +195,16 @@ class Finals:
                 f"the budget is too short for {grad_accum} micro-steps: running {micro_steps}"
             )
         until_s = self._clock.budget_s - CLOSING_S
-        self._records.reporter.probing("final", candidate, until_s, slot.number)
-        self._made += 1
-        self._made_on[candidate, slot] += 1
+        purpose: Purpose = "phases" if phases else "final"
+        if phases:
+            share_s = PHASES_SHARE * self._clock.remaining_s()
+            share_s = max(share_s, 2 * self._phases_s(candidate))
+            until_s = min(until_s, self._clock.elapsed_s() + share_s)
+            self._launched.add(candidate)
+        else:
+            self._made += 1
+            self._made_on[candidate, slot] += 1
+        self._records.reporter.probing(purpose, candidate, until_s, slot.number)
         job = Job(
             candidate=candidate,
             grad_accum=grad_accum,
@@ -202,37 +213,20 @@ class Finals:
             needed_step_s=None,
             fresh=True,
             mixed=True,
+            phases=phases,
+            budget="its share of the budget" if phases else Job.budget,
         )
         return Work(
             job=job,
             predicted=self._ledger.predictor.peak(candidate),
             until_s=until_s,
-            told=partial(self._told, number, candidate),
+            told=partial(self._told, number, purpose, candidate),
         )
 
-    def _work_of_phases(self, number: int, slot: Slot, record: Record) -> Work:
-        """The same for the phases of its script."""
-        candidate, micro_steps = record.candidate, self._workload.micro_steps(record.candidate)
-        left_s = self._clock.remaining_s()
-        share_s = max(2 * self._phases_s(candidate), PHASES_SHARE * left_s)
-        until_s = self._clock.elapsed_s() + min(share_s, left_s - CLOSING_S)
-        self._launched.add(candidate)
-        self._records.reporter.probing("phases", candidate, until_s, slot.number)
-
-        def told(probed: Probed) -> None:
-            self._records.add_final(Record(number, "phases", candidate, probed.outcome))
-
-        job = Job(
-            candidate=candidate, grad_accum=micro_steps, micro_steps=micro_steps,
-            rule=self._pace.final_rule, needed_step_s=None, fresh=True, phases=True,
-            budget="its share of the budget",
-        )  # fmt: skip
-        predicted = self._ledger.predictor.peak(candidate)
-        return Work(job=job, predicted=predicted, until_s=until_s, told=told)
-
-    def _told(self, number: int, candidate: Candidate, probed: Probed) -> None:
-        final = Record(number, "final", candidate, probed.outcome)
-        self._records.add_final(final)
+    def _told(self, number: int, purpose: Purpose, candidate: Candidate, probed: Probed) -> None:
+        self._records.add_final(Record(number, purpose, candidate, probed.outcome))
+        if purpose == "phases":
+            return
         self._put_offs[candidate] += probed.suspect
         if probed.outcome.verdict == Verdict.SKIPPED and not probed.put_off:
             self.out_of_time = self._ended = True  # the budget ended in this round

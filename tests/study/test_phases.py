@@ -79,6 +79,23 @@ def test_only_the_winner_is_launched_for_its_phases_once_and_after_its_finals(
     assert unseen(record.measured.phases) == ()
 
 
+def test_whether_it_has_room_for_them_is_known_before_more_rounds_are_made(
+    tmp_path: Path,
+) -> None:
+    made: list[Job] = []
+
+    def answer(job: Job) -> Result:  # of which finals differ
+        made.append(job)
+        found = evaluating()(job)
+        assert found.report is not None
+        step_s = [each * (1 + len(made) % 2) for each in found.report.step_s]
+        return replace(found, report=replace(found.report, step_s=step_s))
+
+    fresh = [job.phases for job in study(tmp_path, answer).runner.jobs if job.fresh]
+    assert fresh[:4] == [False, False, True, False]
+    assert sum(fresh) == 1
+
+
 def test_without_arguments_nothing_is_launched_for_phases(tmp_path: Path) -> None:
     run = study(tmp_path, evaluating(), among(""))
     assert launched(run) == []

@@ -203,7 +203,7 @@ def phased(out: Path, script: str, *words: str, capacity: str = "2GiB") -> tuple
     """What a short study of the script that evaluates and saves says, and its result."""
     ended = autotune(
         "--script", f"{PHASED} {script}", "--device", "cpu", "--capacity", capacity,
-        "--budget", "60s", "--finals", "1", "--out", str(out), *words,
+        "--budget", "120s", "--finals", "1", "--out", str(out), *words,
     )  # fmt: skip
     assert ended.returncode in (0, 3), ended.stderr
     found = Best.read(out / "best.json") if ended.returncode == 0 else None
