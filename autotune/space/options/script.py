@@ -32,7 +32,7 @@ class ScriptOptions:
         type=list[str])
     phase_args: str | None = option(
         "--phase-args", as_it_is, "ARGUMENTS",
-        "Arguments with which --script evaluates and saves soon: \"--eval_steps 5 --save_steps 5\"."
+        'Arguments with which --script evaluates and saves soon: "--eval_steps 5 --save_steps 5".'
         " The winner is launched once more with them, untimed, and its memory then counts, too.")
     model_config: Path | None = option(
         "--model-config", as_path, "FILE",
