@@ -171,28 +171,25 @@ def winner(
     elif not agree([r for r in records if r.candidate == best.candidate], workload, repeats):
         why = "its measurements differ"
     known = value if workload.length_mix is not None else measured_value
-    reached = [r for r in records if r.purpose == "phases" and r.outcome.phases]
-    whole = {r.candidate: _with_phases(r, reached) for r in standing}
-
-    def wholly(several: Iterable[Record]) -> tuple[Record, ...]:
-        return tuple(whole[r.candidate] for r in several)
-
+    launches = [r for r in records if r.outcome.phases]
+    whole = {r.candidate: _with_phases(r, launches) for r in standing}
+    best, standing = whole[best.candidate], list(whole.values())
     return Choice(
-        record=whole[best.candidate],
+        record=best,
         confirmed=why is None,
         unconfirmed=why,
         repeats=repeats,
-        ties=wholly(ties),
-        cells=wholly(_best_of_each(lambda c: c.cell, standing, best, known)),
-        pareto=wholly(_pareto(measured, objective)),
-        same_batch=wholly(_same_batch(standing, best, known)) if workload.global_batch else (),
+        ties=tuple(whole[r.candidate] for r in ties),
+        cells=_best_of_each(lambda c: c.cell, standing, best, known),
+        pareto=_pareto(measured, objective),
+        same_batch=_same_batch(standing, best, known) if workload.global_batch else (),
     )
 
 
-def _with_phases(record: Record, reached: Sequence[Record]) -> Record:
-    """`record` with the peaks that were `reached` in other phases. It was chosen without them:
-    not every candidate was launched for these."""
-    each = [r.outcome.phases for r in reached if r.candidate == record.candidate]
+def _with_phases(record: Record, launches: Sequence[Record]) -> Record:
+    """`record`, with the phases of its `launches` for these. It was chosen without them: not every
+    candidate has such a launch."""
+    each = [r.outcome.phases for r in launches if r.candidate == record.candidate]
     if not each:
         return record
     found = record.measured

@@ -144,8 +144,9 @@ class Finals:
 
     def _phases_s(self, candidate: Candidate) -> float:
         """Seconds to keep for its launch for phases; 0 where there is none to come."""
-        done = candidate in self._launched or self._ledger.reached(candidate)
-        if done or not self._has_phases:
+        done = {r.candidate for r in self._ledger.records
+                if r.purpose == "phases" and not r.outcome.put_off}  # fmt: skip
+        if candidate in self._launched | done or not self._has_phases:
             return 0.0
         return self._pace.start_s(candidate) + self._pace.typical_probe_s(self._ledger.fitting)
 
@@ -197,8 +198,8 @@ class Finals:
         until_s = self._clock.budget_s - CLOSING_S
         purpose: Purpose = "phases" if phases else "final"
         if phases:
-            share_s = PHASES_SHARE * self._clock.remaining_s()
-            share_s = max(share_s, 2 * self._phases_s(candidate))
+            least_s = 2 * self._phases_s(candidate)
+            share_s = max(least_s, PHASES_SHARE * self._clock.remaining_s())
             until_s = min(until_s, self._clock.elapsed_s() + share_s)
             self._launched.add(candidate)
         else:

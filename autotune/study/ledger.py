@@ -229,13 +229,6 @@ class Ledger:
         """Those of `candidate`."""
         return [r for r in self.finals if r.candidate == candidate]
 
-    def reached(self, candidate: Candidate) -> bool:
-        """Whether it was launched for the phases of its script."""
-        return any(
-            r.purpose == "phases" and r.candidate == candidate and not r.outcome.put_off
-            for r in self.records
-        )
-
     def needed_step_s(self, candidate: Candidate) -> float | None:
         """Seconds per step above which `candidate` cannot be as good as the incumbent. If lengths
         differ, a step of the longest samples is meant."""

@@ -108,7 +108,7 @@ def _with_phases(
     run: Training, after: Report, limit_s: float, note: Callable[[str], None]
 ) -> Report:
     """`after`, with the peaks of a launch with --phase-args, if the study had these."""
-    if not run.has_phases:
+    if not (run.best.provenance.get("options") or {}).get("phase_args"):
         return after
     try:
         found = run(probing(run.best), fresh=True, phases_s=limit_s)
@@ -130,8 +130,6 @@ class Training:
     candidate: Candidate
     device: Device
     """That it is trained on."""
-    has_phases: bool = False
-    """Whether the script's evaluation and save can be reached."""
 
     def __call__(self, rule: Rule, *, fresh: bool, phases_s: float = 0.0) -> Report:
         """Make the steps of `rule` in `fresh` processes, or in the last ones; or, in so many
@@ -186,8 +184,7 @@ def training(
                     rows=best.measured.rows or 1)  # fmt: skip
     (runner,) = testbed.runners(space, [wiring])
     try:
-        has_phases = bool(space.workload.recipe.get("phase_args"))
-        yield Training(runner, best, candidate, testbed.device, has_phases)
+        yield Training(runner, best, candidate, testbed.device)
     finally:
         runner.close()
 

@@ -32,7 +32,6 @@ from autotune.result.folder.past import (
     News,
     Past,
     finals_in,
-    known_as,
     of_part,
     past_of,
     sessions_in,
@@ -110,8 +109,8 @@ class Journal:
         self.past = past_of(self.optuna_study, self.part)
         self.lost += self.past.lost
         self._lost_told = len(self.lost)
-        self._known = set(map(known_as, self.past.records))
-        self._last_final = max((n for purpose, n in self._known if purpose == "final"), default=-1)
+        self._known = {(str(r.purpose), r.number or 0) for r in self.past.records}
+        self._last_final = max((n for what, n in self._known if what != "search"), default=-1)
 
     def _begin(self) -> None:
         """End the trials that ran in this folder before."""
@@ -331,7 +330,7 @@ class Journal:
         })  # fmt: skip
         key = f"{FINAL}{record.number:04d}"
         self._write(lambda: self.optuna_study.set_user_attr(key, final))
-        self._known.add(("final", record.number or 0))
+        self._known.add((record.purpose, record.number or 0))
         self.append([record])
 
     def rewrite(self, records: Sequence[Record]) -> None:
@@ -406,7 +405,7 @@ class Journal:
             else:
                 _end(self.optuna_study, trial, self._objective)
         records = tuple(told(trials, seen, self.part, self._known))
-        self._known |= set(map(known_as, records))
+        self._known |= {(str(r.purpose), r.number or 0) for r in records}
         return News(
             records=records,
             running=tuple(running),

@@ -130,15 +130,10 @@ def told(
             outcome = _outcome(trial.user_attrs, seen, part)
             yield Record(trial.number, "search", candidate, outcome)
     for number, final in finals_in(seen):
-        if "outcome" in final and ("final", number) not in known:
+        purpose = final.get("purpose", "final")
+        if "outcome" in final and (purpose, number) not in known:
             candidate = msgspec.convert(final["candidate"], Candidate)
-            purpose = final.get("purpose", "final")
             yield Record(number, purpose, candidate, _outcome(final, seen, part))
-
-
-def known_as(record: Record) -> tuple[str, int]:
-    """What tells it from others: trials and finals are numbered each for themselves."""
-    return "search" if record.purpose == "search" else "final", record.number or 0
 
 
 def finals_in(seen: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
