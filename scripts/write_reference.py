@@ -105,7 +105,7 @@ COLUMN_TEXTS = {
     "witness": "Key of the candidate whose failure stands for this one's.",
     "reason": "Reason of a failure or a skip.",
     "number": "Number of the trial. It is empty where the trial was never proposed.",
-    "kind": "`search` or `final`.",
+    "kind": "`search`, `final`, or `phases` of a launch with `--phase-args`, which is not timed.",
     "key": "Short name of the candidate.",
     "group_start_s": "Part of `probe_s` that started processes. It is 0 in running ones.",
     "warmup_s": "Part of `probe_s` in warm-up steps, over all attempts.",

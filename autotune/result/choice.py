@@ -13,7 +13,7 @@ from typing import Any, Literal
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Measurement, Objective, Record, Verdict, measurement
 from autotune.space.workload import Workload
-from autotune.wire.reports import Conditions, InPhase, Peaks, Ran
+from autotune.wire.reports import TRAIN, Conditions, InPhase, Peaks, Ran
 from autotune.wire.stopping import Interval
 
 MAX_TIE = 0.01
@@ -171,16 +171,33 @@ def winner(
     elif not agree([r for r in records if r.candidate == best.candidate], workload, repeats):
         why = "its measurements differ"
     known = value if workload.length_mix is not None else measured_value
+    launches = [r for r in records if r.outcome.phases]
+    whole = {r.candidate: _with_phases(r, launches) for r in standing}
+    best, standing = whole[best.candidate], list(whole.values())
     return Choice(
         record=best,
         confirmed=why is None,
         unconfirmed=why,
         repeats=repeats,
-        ties=ties,
+        ties=tuple(whole[r.candidate] for r in ties),
         cells=_best_of_each(lambda c: c.cell, standing, best, known),
         pareto=_pareto(measured, objective),
         same_batch=_same_batch(standing, best, known) if workload.global_batch else (),
     )
+
+
+def _with_phases(record: Record, launches: Sequence[Record]) -> Record:
+    """`record`, with the phases of its `launches` for these. It was chosen without them: not every
+    candidate has such a launch."""
+    each = [r.outcome.phases for r in launches if r.candidate == record.candidate]
+    if not each:
+        return record
+    found = record.measured
+    own = found.phases or {TRAIN: InPhase(peaks=found.peaks, seconds=0.0, count=0)}
+    phases = InPhase.largest([own, *each])
+    peaks = Peaks.largest([found.peaks, *(seen.peaks for seen in phases.values())])
+    measured = replace(found, peaks=peaks, phases=phases)
+    return replace(record, outcome=replace(record.outcome, measurement=measured))
 
 
 def repeats_in(records: Iterable[Record]) -> Repeats | None:
@@ -202,7 +219,7 @@ def agree(records: Sequence[Record], workload: Workload, repeats: Repeats | None
     two finals that agree was disturbed, and does not count."""
     seen: dict[str, list[float]] = {"final": [], "search": []}
     for record in records:
-        if record.outcome.verdict is Verdict.OK:
+        if record.outcome.verdict is Verdict.OK and record.purpose in seen:
             seen[record.purpose].append(math.log(record.measured.step.median))
     finals, searched = seen["final"], seen["search"] if workload.length_mix is None else []
     spread = repeats.spread if repeats is not None else 0.0

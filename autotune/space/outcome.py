@@ -17,6 +17,8 @@ from autotune.wire.reports import DURING, TRAIN, Conditions, InPhase, Peaks, Ran
 from autotune.wire.stopping import Interval, interval
 
 Objective = Literal["flops", "tokens_per_s", "samples_per_s", "tokens_per_joule"]
+Purpose = Literal["search", "final", "phases"]
+"""Of a probe. The last is of a script with --phase-args: it has peaks, and no speed."""
 
 DISTURBED_SHARE = {"cpu": 0.15, "cuda": 0.5}
 """The share of processor time that others may take before a timing counts as disturbed. On CUDA
@@ -167,6 +169,8 @@ class Outcome(ProbeEnd):
     least_s: float = 0.0
     """What these took in the quickest attempt that ran to its end."""
     measurement: Measurement | None = None
+    phases: dict[str, InPhase] = field(default_factory=dict)
+    """Peaks by phase, of a launch for these that was not timed."""
     witness: str = ""
     """Key of the candidate whose failure stands for this one's."""
     predicted_peak_bytes: int | None = None
@@ -189,7 +193,7 @@ class Record:
 
     number: int | None
     """Optuna's, or the final's; None for a candidate that was never proposed."""
-    purpose: Literal["search", "final"]
+    purpose: Purpose
     candidate: Candidate
     outcome: Outcome
 

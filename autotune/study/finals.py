@@ -9,7 +9,7 @@ from functools import partial
 from autotune.measure.runner import Job
 from autotune.result.folder.past import News
 from autotune.space.candidate import Candidate
-from autotune.space.outcome import Record, Verdict
+from autotune.space.outcome import Purpose, Record, Verdict
 from autotune.space.space import Space
 from autotune.study.attempts import Probed
 from autotune.study.pace import RANKING_MICRO_STEPS
@@ -28,15 +28,24 @@ SURE = 0.95
 """Finals end at this probability that the leader is the best, or within `choice.EQUAL` of it."""
 FINALS_SHARE = 0.4
 """The largest share of the budget for finals."""
+PHASES_SHARE = 0.5
+"""The largest share of what is left of the budget, for a launch for a script's phases."""
 CLOSING_S = 1.0
 """Seconds to end the last group and write the result."""
 
 
 class Finals:
-    """Rounds of the `finalists` best, until one is surely the best, or the budget ends."""
+    """Rounds of the `finalists` best, until one is surely the best, or the budget ends.
+
+    The script of what would win is launched once more, for its phases, if the user said how to
+    reach them. If there is no room for these, the next best comes up.
+    """
 
     def __init__(self, space: Space, slots: Slots, records: Records, finalists: int) -> None:
         self._workload = space.workload
+        self._has_phases = bool(space.workload.recipe.get("phase_args"))
+        self._launched: set[Candidate] = set()
+        """Those that need no launch for their phases in this process."""
         self._first_build = space.opening[0]
         self._slots, self._clock, self._pace = slots, slots.clock, slots.pace
         self._records = records
@@ -81,8 +90,9 @@ class Finals:
     def needed_s(self) -> float:
         """Seconds for the remaining finals."""
         finalists = self._finalists()
+        closing_s = CLOSING_S + (self._phases_s(finalists[0].candidate) if finalists else 0.0)
         if self._settled(finalists) or (self._had_none and not finalists):
-            return CLOSING_S
+            return closing_s
         left = [
             (self._start_s(r), self._steps_s(r, self._workload.micro_steps(r.candidate)))
             for r in finalists
@@ -95,21 +105,50 @@ class Finals:
         starts_s = sum(start_s for start_s, _ in left) / len(self._slots)
         steps_s = sum(steps_s for _, steps_s in left) / self._slots.timed_at_once
         left_s = max([starts_s + steps_s, *map(sum, left)])
-        return min(FINALS_SHARE * self._clock.budget_s, left_s + CLOSING_S)
+        return min(FINALS_SHARE * self._clock.budget_s, left_s + closing_s)
 
     def _next_work(self, free: Sequence[Slot]) -> tuple[Slot, Work] | None:
-        found = None
+        found, phases = None, True
 
         def choose(news: News) -> Candidate | None:
-            nonlocal found
+            nonlocal found, phases
             self._records.learn(news)
-            found = self._next_in_time(free)
+            found = self._next_for_phases(free, FINAL_ROUNDS)
+            if not found and not self._ended:
+                found, phases = self._next_in_time(free), False
+            if not found:
+                found, phases = self._next_for_phases(free, 1), True
             return None if found is None else found[1].candidate
 
-        number = None if self._ended else self._records.journal.claim_final(choose)
+        over = self._ended and not self._has_phases
+        number = None if over else self._records.journal.claim_final(choose)
         if found is None or number is None:
             return None
-        return found[0], self._work(number, *found)
+        return found[0], self._work(number, *found, phases=phases)
+
+    def _next_for_phases(self, free: Sequence[Slot], rounds: int) -> tuple[Slot, Record] | None:
+        """What would win after so many `rounds` of it, if it was not launched for its phases."""
+        if not self._has_phases or self._slots.running or self._records.finals:
+            return None
+        choice = self._ledger.choice()
+        if choice is None or choice.record.purpose != "final":
+            return None
+        if self._rounds(choice.record.candidate) < rounds:
+            return None
+        needed_s = self._phases_s(choice.record.candidate)
+        if needed_s > self._clock.remaining_s() - CLOSING_S:
+            self._launched.add(choice.record.candidate)
+            self._records.reporter.note("the budget leaves no time for --phase-args")
+            return None
+        return (free[0], choice.record) if needed_s else None
+
+    def _phases_s(self, candidate: Candidate) -> float:
+        """Seconds to keep for its launch for phases; 0 where there is none to come."""
+        done = {r.candidate for r in self._ledger.records
+                if r.purpose == "phases" and not r.outcome.put_off}  # fmt: skip
+        if candidate in self._launched | done or not self._has_phases:
+            return 0.0
+        return self._pace.start_s(candidate) + self._pace.typical_probe_s(self._ledger.fitting)
 
     def _next_in_time(self, free: Sequence[Slot]) -> tuple[Slot, Record] | None:
         """`_next`, if the budget has time for it."""
@@ -143,10 +182,12 @@ class Finals:
     def _has_time(self, record: Record, micro_steps: int) -> bool:
         steps_s = self._steps_s(record, micro_steps)
         needed_s = self._start_s(record) + steps_s + self._slots.queue_s(steps_s)
+        if self._rounds(record.candidate):
+            needed_s += self._phases_s(record.candidate)
         return needed_s <= self._clock.remaining_s() - CLOSING_S
 
-    def _work(self, number: int, slot: Slot, record: Record) -> Work:
-        """Round `number` in `slot`, of the candidate of `record`."""
+    def _work(self, number: int, slot: Slot, record: Record, *, phases: bool) -> Work:
+        """Round `number` in `slot`, of the candidate of `record`, or its launch for `phases`."""
         candidate = record.candidate
         grad_accum = self._workload.micro_steps(candidate)
         micro_steps = self._micro_steps(record)
@@ -155,9 +196,16 @@ class Finals:
                 f"the budget is too short for {grad_accum} micro-steps: running {micro_steps}"
             )
         until_s = self._clock.budget_s - CLOSING_S
-        self._records.reporter.probing("final", candidate, until_s, slot.number)
-        self._made += 1
-        self._made_on[candidate, slot] += 1
+        purpose: Purpose = "phases" if phases else "final"
+        if phases:
+            least_s = 2 * self._phases_s(candidate)
+            share_s = max(least_s, PHASES_SHARE * self._clock.remaining_s())
+            until_s = min(until_s, self._clock.elapsed_s() + share_s)
+            self._launched.add(candidate)
+        else:
+            self._made += 1
+            self._made_on[candidate, slot] += 1
+        self._records.reporter.probing(purpose, candidate, until_s, slot.number)
         job = Job(
             candidate=candidate,
             grad_accum=grad_accum,
@@ -166,18 +214,20 @@ class Finals:
             needed_step_s=None,
             fresh=True,
             mixed=True,
-            phases=True,
+            phases=phases,
+            budget="its share of the budget" if phases else Job.budget,
         )
         return Work(
             job=job,
             predicted=self._ledger.predictor.peak(candidate),
             until_s=until_s,
-            told=partial(self._told, number, candidate),
+            told=partial(self._told, number, purpose, candidate),
         )
 
-    def _told(self, number: int, candidate: Candidate, probed: Probed) -> None:
-        final = Record(number, "final", candidate, probed.outcome)
-        self._records.add_final(final)
+    def _told(self, number: int, purpose: Purpose, candidate: Candidate, probed: Probed) -> None:
+        self._records.add_final(Record(number, purpose, candidate, probed.outcome))
+        if purpose == "phases":
+            return
         self._put_offs[candidate] += probed.suspect
         if probed.outcome.verdict == Verdict.SKIPPED and not probed.put_off:
             self.out_of_time = self._ended = True  # the budget ended in this round

@@ -40,6 +40,11 @@ class Judge:
         outcome = Outcome(**result.ended | {"reason": reason})
         if result.report is None:
             return outcome
+        if job.phases:  # nothing was timed
+            peaks, phases = replace(result.report.peaks, alloc_retries=0), result.report.phases
+            verdict, why = judge(peaks, self._space.limits, phases=phases)
+            outcome = replace(outcome, peaks=peaks, phases=phases)
+            return replace(outcome, verdict=verdict, reason=why or reason)
         found = self._measurement(job, result.report)
         state = state_bytes(self._space.workload, job.candidate)
         mine = state.host + state.passing + kept_on_host(self._space.workload, job.candidate)

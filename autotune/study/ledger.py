@@ -77,7 +77,7 @@ class Ledger:
         self._certain.clear()
         self._fits = None
         if not record.outcome.put_off:
-            final = record.purpose == "final"
+            final = record.purpose != "search"
             self.predictor.observe(record.candidate, record.outcome, final=final)
 
     def take(self, records: Sequence[Record]) -> list[Record]:
@@ -96,7 +96,7 @@ class Ledger:
     def settle(self, record: Record) -> list[Record]:
         """Close the candidates that `record`, which was added, settles; returns their records."""
         verdict = record.outcome.verdict
-        if record.purpose == "final" or verdict.fits or verdict == Verdict.SKIPPED:
+        if record.purpose != "search" or verdict.fits or verdict == Verdict.SKIPPED:
             return []
         if verdict.broke:
             self._avoid_fragile(record)
@@ -140,7 +140,8 @@ class Ledger:
         failed = {
             r.candidate
             for r in self.records
-            if r.purpose == "final" and not r.outcome.verdict.fits and not r.outcome.put_off
+            if (r.purpose == "final" and not r.outcome.verdict.fits and not r.outcome.put_off)
+            or (r.purpose == "phases" and r.outcome.verdict.bounds_memory)
         }
         fitted = {
             r.candidate: r

@@ -6,6 +6,7 @@ import errno
 import math
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -199,12 +200,12 @@ class _Session(Setup):
         return ended
 
     def _tell_of(self, past: Past, how: str) -> None:
-        finals = sum(record.purpose == "final" for record in past.records)
+        made = Counter(record.purpose for record in past.records)
         cut = self.journal.cut_bytes
         torn = f"; {cut} torn bytes were cut off" if cut else ""
         self.reporter.note(
-            f"{how} after {minutes(past.spent_s)}: trials {len(past.records) - finals},"
-            f" finals {finals}{torn}"
+            f"{how} after {minutes(past.spent_s)}: trials {made['search']},"
+            f" finals {made['final']}{torn}"
         )
 
     def _learns_from(self) -> str:

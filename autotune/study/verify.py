@@ -28,7 +28,7 @@ from autotune.space.outcome import DISTURBED_SHARE, Verdict, others_share
 from autotune.space.space import Limits
 from autotune.space.workload import GlobalBatch
 from autotune.study.prober import rule_for
-from autotune.wire.reports import Report
+from autotune.wire.reports import InPhase, Peaks, Report
 from autotune.wire.settings import rows
 from autotune.wire.stopping import Rule
 
@@ -98,9 +98,28 @@ def verify(
             before = run(_steps(best, SHORT_STEPS), fresh=True)
             made = len(before.step_s) * best.cycle_steps
             after = run(_steps(best, planned), fresh=False)
+            made += len(after.step_s) * best.cycle_steps
+            after = _with_phases(run, after, limit_s / 2, note)
         except RanOutError as error:
             return _ran_out(best, made, str(error), run.device)
         return _verified(best, before, after, run.device)
+
+
+def _with_phases(
+    run: Training, after: Report, limit_s: float, note: Callable[[str], None]
+) -> Report:
+    """`after`, with the peaks of a launch with --phase-args, if the study had these."""
+    if not (run.best.provenance.get("options") or {}).get("phase_args"):
+        return after
+    try:
+        found = run(probing(run.best), fresh=True, phases_s=limit_s)
+    except RanOutError:
+        raise
+    except VerifyError as error:
+        note(f"--phase-args: {error}")
+        return after
+    peaks = Peaks.largest([after.peaks, replace(found.peaks, alloc_retries=0)])
+    return replace(after, peaks=peaks, phases=InPhase.largest([after.phases, found.phases]))
 
 
 @dataclass(frozen=True)
@@ -113,8 +132,9 @@ class Training:
     device: Device
     """That it is trained on."""
 
-    def __call__(self, rule: Rule, *, fresh: bool) -> Report:
-        """Make the steps of `rule` in `fresh` processes, or in the last ones.
+    def __call__(self, rule: Rule, *, fresh: bool, phases_s: float = 0.0) -> Report:
+        """Make the steps of `rule` in `fresh` processes, or in the last ones; or, in so many
+        seconds, those up to the script's `phases`.
 
         Raises:
             RanOutError: it ran out of memory.
@@ -124,11 +144,11 @@ class Training:
         accum = self.best.config.grad_accum
         job = Job(
             candidate=self.candidate, grad_accum=accum, micro_steps=accum, rule=rule,
-            needed_step_s=None, fresh=fresh, mixed=True, phases=not fresh,
+            needed_step_s=None, fresh=fresh, mixed=True, phases=phases_s > 0,
         )  # fmt: skip
         step_s = self.best.cycle_steps * self.best.measured.step_s.median
         patience_s = PATIENCE_S + 3 * rule.timed_steps * step_s
-        result = self.runner.run(job, time.monotonic() + patience_s)
+        result = self.runner.run(job, time.monotonic() + (phases_s or patience_s))
         if result.report is None:
             cause = result.reason or "it ended without a report"
             if result.verdict is Verdict.OOM:

@@ -23,8 +23,6 @@ class Step:
     shapes: list[list[list[int]]]
     """Shapes of observed batches by [micro-step][tensor]: (samples, tokens), (samples,), or
     none."""
-    phases: list[str] = field(default_factory=list)
-    """Phases other than training since the step before, that are no part of every step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +76,6 @@ class Seen:
     """Peaks by phase; empty where there was nothing but training."""
     phase: str = ""
     """The phase that it is in; empty in training."""
-    always: list[str] = field(default_factory=list)
-    """Phases that every step has, or every other one."""
     oom_in: str = ""
     """The phase in which an allocation failed last; empty in training."""
 

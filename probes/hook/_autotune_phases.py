@@ -110,8 +110,8 @@ class Phases:
 
     # At the script's own borders.
 
-    def stepped(self) -> list[str]:
-        """A step has ended; the phases before it that are not part of every step."""
+    def stepped(self) -> None:
+        """A step has ended."""
         self._gaps += 1
         for kind in self._gap - self._regular:
             numbers = self._last_in[kind]
@@ -119,12 +119,10 @@ class Phases:
             if len(numbers) == REGULAR and numbers[-1] - numbers[0] <= 2 * (REGULAR - 1):
                 self._regular.add(kind)
                 self._join(kind)
-        found = {name for name, _ in self._gap - self._regular} & self._counted
         self._gap, self._counted = set(), set()
         self.between = self._stepped = True
         self._thread = threading.get_ident()
         self._armed, self._frozen, self.failed_in = 0, 0, ""
-        return sorted(found)
 
     def backward(self) -> None:
         """A backward pass begins."""
@@ -202,11 +200,6 @@ class Phases:
             self._to("")
 
     # What was found.
-
-    @property
-    def always(self) -> list[str]:
-        """Phases that are part of the steps."""
-        return sorted({name for name, sure in self._regular if name != SAVE or sure})
 
     def fold(self) -> dict[str, int]:
         """Take over the counts as they are now; the lock is held."""

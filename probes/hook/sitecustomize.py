@@ -327,14 +327,13 @@ class _Watch:
         whole = [each for each in self._found if each.fresh and each.fed == all_fed]
         if whole:
             self._whole_share = len(whole) / len(self._found)
-        phases = self.phases.stepped()
+        self.phases.stepped()
         with self._lock:
             told: dict[str, Any] = {
                 "micro_steps": max(1, round(self._whole_share * self._since)),
                 "waited_s": self._waited_s,
                 "tokens": tokens,
                 "samples": samples,
-                "phases": phases,
             }
             told["shapes"], self._found = [each.shapes for each in whole if each.shapes], []
             if self._last is not None:
@@ -422,7 +421,6 @@ class _Watch:
                 "peaks": peaks,
                 "phases": phases,
                 "phase": self.phases.now,
-                "always": self.phases.always,
                 "used_bytes": self._used,
                 "ooms": self.phases.most.get("num_ooms", 0),
                 "oom_in": self.phases.oom_in,

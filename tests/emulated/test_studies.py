@@ -220,9 +220,9 @@ def test_a_candidate_whose_evaluation_has_no_room_makes_way_for_the_next(
     assert values([row for row in found if row["kind"] == "search"], "micro_batch") == {
         ("64",), ("256",)
     }  # fmt: skip
-    finals = {row["micro_batch"]: row for row in found if row["kind"] == "final"}
-    assert finals["256"]["verdict"] in ("oom", "over_ceiling")
-    assert "in evaluation" in finals["256"]["reason"]
+    ended = {row["micro_batch"]: row for row in found if row["kind"] == "phases"}
+    assert ended["256"]["verdict"] in ("oom", "over_ceiling")
+    assert "in evaluation" in ended["256"]["reason"]
     best = Best.read(tmp_path / "study" / "best.json")
     assert (best.config.micro_batch, best.unseen) == (64, ())
     phases = best.measured.phases

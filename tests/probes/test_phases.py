@@ -98,7 +98,6 @@ def test_what_happens_in_every_step_is_part_of_it(tmp_path: Path) -> None:
     told = told_of(tmp_path, "evaluate()")
     assert counts(told) == {}
     steps = [step for seen in told.seen for step in seen.steps]
-    assert not any(step.phases for step in steps[3:])
     assert len(steps) == 9  # none is lost
 
 
@@ -106,7 +105,6 @@ def test_what_happens_in_every_other_step_is_part_of_it(tmp_path: Path) -> None:
     """As the steps of a GAN's discriminator, which need a batch of the generator's."""
     told = told_of(tmp_path, "if number % 2 == 0: evaluate()")
     assert counts(told) == {}
-    assert told.seen[-1].always == ["evaluate"]
 
 
 @pytest.mark.parametrize(

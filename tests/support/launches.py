@@ -54,9 +54,13 @@ class Lab:
         assert isinstance(runner, Launches)
         self.runner = runner
 
-    def probe(self, place: int = 0, *, rule: Rule = RULE, limit_s: float = 120.0) -> Result:
+    def probe(
+        self, place: int = 0, *, rule: Rule = RULE, limit_s: float = 120.0, phases: bool = False
+    ) -> Result:
         """Of the candidate in that place."""
         candidate: Candidate = self.space.candidates[place]
         accum = self.space.workload.micro_steps(candidate)
-        job = defaults.job(candidate, grad_accum=accum, micro_steps=accum, rule=rule, fresh=True)
+        job = defaults.job(
+            candidate, grad_accum=accum, micro_steps=accum, rule=rule, fresh=True, phases=phases
+        )
         return self.runner.run(job, time.monotonic() + limit_s)

@@ -266,7 +266,10 @@ def _apart(case: Case) -> Advice | None:
         return None
     setting = "torch.no_grad(); predictions.append(output.argmax(-1).cpu())"
     if case.framework == "transformers":
-        setting = as_said("eval_accumulation_steps=1; per_device_eval_batch_size=1", case)
+        setting = as_said(
+            "prediction_loss_only=True; eval_accumulation_steps=1; per_device_eval_batch_size=1",
+            case,
+        )
     elif case.framework == "llamafactory":
         setting = "eval_accumulation_steps: 1; per_device_eval_batch_size: 1"
     return to("evaluate less at a time", "take predictions off the device as they come", setting,

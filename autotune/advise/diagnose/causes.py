@@ -241,8 +241,9 @@ _OPTIMIZER = re.compile(
     r"|bitsandbytes/optim|apex/optimizers|optimizers/fused_|_init_optimizer_state"
 )
 _EVALUATION = re.compile(
-    r"in (?:evaluat\w+|predict\w*|nested_concat|torch_pad_and_concatenate|validat(?:e|ion_\w+)"
-    r"|(?:_?run|do)_(?:eval|validation)\w*|(?:eval|val)_(?:step|loop|epoch)|estimate_loss)\b"
+    r"in (?:evaluate|predict|validate|nested_concat|torch_pad_and_concatenate|estimate_loss"
+    r"|(?:eval|evaluation|val|validation|predict|prediction)_(?:step|loop|epoch)(?:_end)?"
+    r"|(?:_?run|do)_(?:eval|evaluate|evaluation|validation))\b"
 )
 _SAVING = re.compile(
     r"in \w*(?:save_(?:ckpt|checkpoint|model|state)|state_dict_hook)|state_dict\(\) call"

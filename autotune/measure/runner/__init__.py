@@ -67,7 +67,7 @@ class Job:
     mixed: bool = False
     """Run drawn lengths, and not the longest samples alone, where the workload has several."""
     phases: bool = False
-    """Have a script reach its evaluation and its save, where the user said how."""
+    """Run a script with --phase-args, until it has evaluated and saved; time nothing."""
 
 
 OUT_OF_BUDGET = "the budget ended during this probe"

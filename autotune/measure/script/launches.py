@@ -47,11 +47,8 @@ CHECKED_STEPS = 2
 """After so many steps, what ran is compared with what was asked for."""
 ENDLESS = 64
 """Backward passes of one micro-step without an optimizer's step, that show that there is none."""
-LEAST_PATIENCE_S, PATIENCE_SHARE = 10.0, 0.05
-"""A launch is kept for so long after its steps were timed, at least, or for that share of the
-budget, until it has evaluated and saved."""
-LEFT_S = 2.0
-"""Before the deadline, a launch that was timed waits for nothing any more."""
+SETTLED_STEPS = 6
+"""After so many, the hook knows what is part of every step, and no phase."""
 HEEDLESS = 2
 """Different values of an axis for which the script ran one and the same: it pays no heed to it."""
 
@@ -77,13 +74,6 @@ class Launches:
         self._space = space
         self._files = files
         self._wiring = wiring
-        self._patience_s = max(LEAST_PATIENCE_S, PATIENCE_SHARE * wiring.budget_s)
-        self._absent: set[str] = set()
-        """Phases that did not come although they were awaited."""
-        self._usual: set[str] = set()
-        """Phases that come again and again without arguments for them: the speed is with these."""
-        self._always: set[str] = set()
-        """Phases that are part of the steps then."""
         self._deadline_s = phase_deadlines(wiring.budget_s)
         self._compiled = Compiled(wiring.logs)
         self._launches = _last_launch(wiring.logs)
@@ -102,9 +92,9 @@ class Launches:
         """By the same, where it was said that the degrees are others than were asked for."""
 
     def run(self, job: Job, deadline: float) -> Result:
-        before = dict(self._replicas), self._command
+        before = dict(self._replicas)
         result = self._run(job, deadline)
-        if (self._replicas, self._command) != before:  # it was told something wrong
+        if self._replicas != before:  # it was told something wrong
             result = self._run(job, deadline)
         other = self._tells_rows(job.candidate)
         if other is None:
@@ -224,12 +214,7 @@ class Launches:
         world_size = self._space.workload.world_size
         counters = self._device.energy().counters[:world_size]
         sensors = partial(sensors_of, self._device, world_size, launch.pids)
-        awaits = job.phases and bool(self._command.phase_args)
-        timing = Timing(
-            Steps(job.rule, job.needed_step_s), launch, counters, sensors,
-            apart={EVALUATE, SAVE} - self._usual if awaits else (),
-        )  # fmt: skip
-        enough_at: float | None = None
+        timing = Timing(Steps(job.rule, job.needed_step_s), launch, counters, sensors)
         self._wiring.on_phase(Phase.IMPORT, 0)
         while True:
             if self._wiring.stop():
@@ -240,20 +225,14 @@ class Launches:
                 return failed
             if ranks.made >= CHECKED_STEPS and (other := self._other(job, ranks)) is not None:
                 return other
-            if awaits and (names := ranks.always - self._always):
-                return self._without_arguments(names)
-            phase = timing.feed(ranks)
+            phase = None if job.phases else timing.feed(ranks)
             self._wiring.on_phase(phase or self._phase(launch), ranks.made)
             if timing.enough or (launch.ended and timing.measured):
-                enough_at = enough_at or time.monotonic()
-                over = launch.ended or not awaits or time.monotonic() > deadline - LEFT_S
-                if over or not self._lacks(launch, ranks, enough_at):
-                    if not awaits:
-                        self._usual |= ranks.usual
-                        self._always |= ranks.always
-                    return self._result(launch, job, ranks, timing)
+                return self._result(launch, job, ranks, timing)
+            if job.phases and (lacks := self._lacks(launch, ranks, deadline)) is not None:
+                return replace(self._result(launch, job, ranks, timing), reason=lacks)
             if launch.ended:
-                return self._ended(launch, job.candidate, ranks)
+                return self._ended(launch, job, ranks)
             if (failed := self._late(launch, job, ranks, deadline)) is not None:
                 return failed
 
@@ -276,28 +255,16 @@ class Launches:
         self._say_degrees(ranks, candidate)
         return None
 
-    def _lacks(self, launch: Launch, ranks: Ranks, since: float) -> bool:
-        """Whether it is worth to wait for a phase that was not seen. What did not come in this
-        time will not come in the next launch."""
-        seen = {name for name, found in launch.phases(ranks).items() if found.count}
-        missing = {EVALUATE, SAVE} - seen - self._absent
-        if missing and not launch.in_phase and time.monotonic() > since + self._patience_s:
-            self._absent |= missing
-            names = " and ".join(DURING[name] for name in sorted(missing))
-            self._wiring.note(
-                f"--phase-args: nothing was seen {names} in {self._patience_s:.0f} s"
-            )
-        return bool(missing - self._absent) or (launch.in_phase and bool(missing))
-
-    def _without_arguments(self, names: set[str]) -> Result:
-        """They have these phases in every step, so its speed would not be that of training."""
-        self._command = replace(self._command, phase_args="")
-        what = " and ".join(DURING[name] for name in sorted(names))
-        self._wiring.note(
-            f"--phase-args: every step was {what}, or every other one; left out. Write larger"
-            " numbers, such as 5"
-        )
-        return Result(verdict=Verdict.UNSUPPORTED, reason="--phase-args was left out")
+    @staticmethod
+    def _lacks(launch: Launch, ranks: Ranks, deadline: float) -> str | None:
+        """What was not seen of a launch with --phase-args; None while it may still come."""
+        found = launch.phases(ranks)
+        missing = [name for name in (EVALUATE, SAVE) if name not in found or not found[name].count]
+        ends = time.monotonic() > deadline or (launch.ended and not launch.code)
+        if not (ranks.made if ends else ranks.made >= SETTLED_STEPS and not missing):
+            return None
+        names = " and ".join(DURING[name] for name in missing)
+        return f"--phase-args: nothing was seen {names}" if names else ""
 
     def _accum(self, job: Job, ranks: Ranks) -> int | None:
         """Micro-steps that reach the global batch with as many replicas as there are; None where
@@ -422,7 +389,7 @@ class Launches:
             )
         return None
 
-    def _ended(self, launch: Launch, candidate: Candidate, ranks: Ranks) -> Result:
+    def _ended(self, launch: Launch, job: Job, ranks: Ranks) -> Result:
         """The verdict on a launch that ended before it was measured.
 
         Raises:
@@ -445,9 +412,9 @@ class Launches:
             said = [line for line in trace.splitlines() if re.search(r"\w", line)]
             reason = f"{ended(_as_signal(code))}; {said[-1] if said else _saw(launch)}"
         reason += why(reason)
-        if not self._measured:
+        if not self._measured and not job.phases:
             least = min(each.tokens for each in self._space.candidates)
-            if self._failed or candidate.tokens == least:
+            if self._failed or job.candidate.tokens == least:
                 raise ModelError(f"--script: {reason}; see {launch.log}", trace)
             self._failed = True
         return Result(verdict=Verdict.CRASHED, reason=f"{reason}; see {launch.log.name}")

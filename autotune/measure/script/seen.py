@@ -15,10 +15,6 @@ from autotune.wire.emulated import emulating
 from autotune.wire.hook import Left, Place, Seen, Step
 from autotune.wire.reports import Ran
 
-SETTLED_STEPS = 6
-"""After so many, the hook knows what is part of every step."""
-USUAL_SHARE = 1 / 8
-"""Of the steps after these, that a phase comes before by the script's own schedule."""
 SHIFTED = 1
 """By so many tokens a batch may be longer or shorter than was asked for: the next one of each is
 predicted."""
@@ -97,22 +93,6 @@ class Ranks:
     def step_s(self, number: int) -> float:
         """Seconds of that step, the slowest rank's."""
         return max(rank.steps[number].step_s for rank in self.all)
-
-    def before(self, number: int) -> set[str]:
-        """The phases of any rank between that step and the one before it."""
-        return {name for rank in self.all for name in rank.steps[number].phases}
-
-    @property
-    def usual(self) -> set[str]:
-        """Phases that came between these steps again and again, as a rollout does."""
-        later = [self.before(number) for number in range(SETTLED_STEPS, self.made)]
-        count = Counter(name for names in later for name in names)
-        return {name for name, n in count.items() if n >= max(2, USUAL_SHARE * len(later))}
-
-    @property
-    def always(self) -> set[str]:
-        """Phases that are part of the steps of any rank."""
-        return {name for rank in self.all if rank.latest for name in rank.latest.always}
 
     @cached_property
     def sharing(self) -> Sharing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from autotune.measure.script.launch import ALL_CORES, Launch
 from autotune.measure.script.seen import Ranks
@@ -25,12 +25,9 @@ class Timing:
         launch: Launch,
         counters: Sequence[Counters],
         sensors: Callable[[], Sequence[Sensors]],
-        *,
-        apart: Collection[str] = (),
     ) -> None:
         """`counters` are of the energy of each device in use, or of the host; `sensors` opens
-        those of each device. Steps that waited for phases `apart` do not count."""
-        self._apart = frozenset(apart)
+        those of each device."""
         self.steps = steps
         self._counters = counters
         self._energy: list[EnergyMeter] = []
@@ -67,9 +64,6 @@ class Timing:
                 self._energy = [EnergyMeter(of) for of in self._counters]
                 self._sensors = self._open()
                 self.retries = _retries(ranks)
-            if self._apart & ranks.before(self._fed):
-                self._fed += 1
-                continue
             phase = Phase.WARMUP if self.steps.wanted(Phase.WARMUP) else Phase.TIMED
             if self.steps.stopped_early:
                 self._phase = Phase.TIMED

@@ -110,7 +110,7 @@ class Journal:
         self.lost += self.past.lost
         self._lost_told = len(self.lost)
         self._known = {(str(r.purpose), r.number or 0) for r in self.past.records}
-        self._last_final = max((n for purpose, n in self._known if purpose == "final"), default=-1)
+        self._last_final = max((n for what, n in self._known if what != "search"), default=-1)
 
     def _begin(self) -> None:
         """End the trials that ran in this folder before."""
@@ -322,13 +322,15 @@ class Journal:
         return number
 
     def add_final(self, record: Record) -> None:
-        """Record a final: a measurement of a candidate that already has its trial."""
-        final = self._noted(
-            {"candidate": asdict(record.candidate), "outcome": asdict(record.outcome)}
-        )
+        """Record a final: a measurement of a candidate that already has its trial. One for the
+        phases of a script is numbered with them."""
+        final = self._noted({
+            "candidate": asdict(record.candidate), "outcome": asdict(record.outcome),
+            "purpose": record.purpose,
+        })  # fmt: skip
         key = f"{FINAL}{record.number:04d}"
         self._write(lambda: self.optuna_study.set_user_attr(key, final))
-        self._known.add(("final", record.number or 0))
+        self._known.add((record.purpose, record.number or 0))
         self.append([record])
 
     def rewrite(self, records: Sequence[Record]) -> None:

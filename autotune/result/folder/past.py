@@ -130,9 +130,10 @@ def told(
             outcome = _outcome(trial.user_attrs, seen, part)
             yield Record(trial.number, "search", candidate, outcome)
     for number, final in finals_in(seen):
-        if "outcome" in final and ("final", number) not in known:
+        purpose = final.get("purpose", "final")
+        if "outcome" in final and (purpose, number) not in known:
             candidate = msgspec.convert(final["candidate"], Candidate)
-            yield Record(number, "final", candidate, _outcome(final, seen, part))
+            yield Record(number, purpose, candidate, _outcome(final, seen, part))
 
 
 def finals_in(seen: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -22,7 +22,7 @@ class Reporter:
         """An earlier run of the study ended with these trials and finals."""
 
     def probing(self, purpose: str, candidate: Candidate, until_s: float, slot: int = 0) -> None:
-        """A trial begins in a `slot`; its purpose is "search" or "final". The part of the budget
+        """A trial begins in a `slot`; its purpose is that of its record. The part of the budget
         for this purpose ends `until_s` after the study began, at the latest."""
 
     def phase(self, phase: Phase, steps: int, slot: int = 0) -> None:

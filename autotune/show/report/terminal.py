@@ -167,7 +167,7 @@ class LiveReporter(PlainReporter):
         verdict = record.outcome.verdict
         if record.purpose == "search":
             self._counts = self._counts + Counter([verdict])
-        elif verdict is not Verdict.SKIPPED:
+        elif record.purpose == "final" and verdict is not Verdict.SKIPPED:
             self._rounds += 1
         better = _candidate(incumbent) != _candidate(self._incumbent)
         self._incumbent = incumbent

@@ -32,8 +32,8 @@ class ScriptOptions:
         type=list[str])
     phase_args: str | None = option(
         "--phase-args", as_it_is, "ARGUMENTS",
-        "Arguments for --script in finals and verify, with which it evaluates and saves soon:"
-        ' "--eval_steps 5 --save_steps 5". Then their memory counts, too.')
+        'Arguments with which --script evaluates and saves soon: "--eval_steps 5 --save_steps 5".'
+        " The winner is launched once more with them, untimed, and its memory then counts, too.")
     model_config: Path | None = option(
         "--model-config", as_path, "FILE",
         "config.json of transformers that describes a script's model, so that degrees of"

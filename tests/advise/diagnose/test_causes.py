@@ -59,6 +59,10 @@ CASES = {
 PHASES = [
     ("evaluation", frame("transformers/trainer.py", "evaluation_loop")),
     ("evaluation", frame("transformers/trainer.py", "prediction_step")),
+    ("evaluation", frame("transformers/trainer.py", "predict")),
+    ("evaluation", frame("lightning/loops/prediction_loop.py", "predict_step")),
+    ("evaluation", frame("megatron/training/training.py", "evaluate")),
+    ("evaluation", frame("train.py", "_run_eval", "out = model(x)")),
     ("evaluation", frame("lightning/strategies/strategy.py", "validation_step")),
     ("evaluation", frame("train.py", "estimate_loss", "logits, loss = model(X, Y)")),
     ("evaluation", frame("train.py", "validate", "output = model(images)")),
@@ -77,6 +81,8 @@ TRAINING = [
     frame("torch/autograd/function.py", "apply", "ctx.save_for_backward(x)"),
     frame("torch/autograd/graph.py", "pack_to_cpu", "packed = torch.empty(tensor.size())"),
     frame("train.py", "validate_arguments", "loss.backward()"),
+    frame("diffusion/unet.py", "predict_noise", "return self.unet(latents, t)"),
+    frame("sb3/policies.py", "evaluate_actions", "values = self.value_net(latent)"),
     frame("torch/utils/checkpoint.py", "checkpoint", "saved = save_on_cpu()"),
 ]
 
@@ -87,6 +93,23 @@ def test_a_phase_is_known_by_its_frames(cause: str, frames: str, tmp_path: Path)
     found = told(tmp_path, TRACE.format(frames=outer + frames) + oom())
     assert found["cause"]["name"] == cause
     assert "smaller micro-batch" not in [each["name"] for each in found["advice"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "prediction_loss_only=True; eval_accumulation_steps=1; per_device_eval_batch_size=1"),
+        ("$ python run_clm.py --per_device_train_batch_size 8\n", "--prediction_loss_only True;"
+         " --eval_accumulation_steps 1; --per_device_eval_batch_size 1"),
+    ],
+)  # fmt: skip
+def test_the_trainer_is_told_how_to_evaluate_less_at_a_time(
+    words: str, said: str, tmp_path: Path
+) -> None:
+    loop = frame("transformers/trainer.py", "evaluation_loop")
+    found = told(tmp_path, words + TRACE.format(frames=loop) + oom())
+    settings = {each["name"]: each["setting"] for each in found["advice"]}
+    assert settings["evaluate less at a time"] == said
 
 
 @pytest.mark.parametrize("frames", TRAINING)

@@ -522,3 +522,35 @@ def test_of_a_slow_script_it_is_said_how_far_it_came(
 ) -> None:
     seen = SimpleNamespace(processes=[1], backwards=backwards, stepped=stepped)
     assert _saw(cast(Any, seen), in_time=False).startswith(f"it had made {says}")
+
+
+PHASED = f"{PYTHON} {OWN.with_name('phased_script.py')} --batch {{micro_batch}} {{words}}"
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments", "lacks"),
+    [
+        ("", "--eval-every 3 --eval-batch 8 --save-every 5 --copies 2", ""),
+        ("", "--eval-every 3 --eval-batch 8", "nothing was seen while saving"),
+    ],
+)
+def test_a_launch_for_phases_ends_once_it_saw_them_or_has_no_time(
+    lab: Labs, words: str, arguments: str, lacks: str
+) -> None:
+    one = lab(PHASED, seq_len="", given=f"words={words}", phase_args=arguments)
+    result = one.probe(phases=True, limit_s=45.0 if lacks else 120.0)
+    assert (result.verdict, lacks in result.reason) == (Verdict.OK, True), result.reason
+    assert bool(result.reason) == bool(lacks)
+    assert result.report is not None
+    assert result.report.step_s == []
+    counts = {name: found.count for name, found in result.report.phases.items()}
+    assert counts["evaluate"] > 0
+    assert bool(counts.get("save")) != bool(lacks)
+
+
+def test_a_launch_for_phases_that_fails_is_no_fault_of_the_script(lab: Labs) -> None:
+    """It may be the first launch, after --resume."""
+    one = lab(PHASED, seq_len="", given="words=", phase_args="--eval_steps 5")
+    result = one.probe(phases=True)
+    assert result.verdict == Verdict.CRASHED
+    assert "unrecognized arguments: --eval_steps 5" in result.reason

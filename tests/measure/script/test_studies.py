@@ -203,7 +203,7 @@ def phased(out: Path, script: str, *words: str, capacity: str = "2GiB") -> tuple
     """What a short study of the script that evaluates and saves says, and its result."""
     ended = autotune(
         "--script", f"{PHASED} {script}", "--device", "cpu", "--capacity", capacity,
-        "--budget", "60s", "--finals", "1", "--out", str(out), *words,
+        "--budget", "120s", "--finals", "1", "--out", str(out), *words,
     )  # fmt: skip
     assert ended.returncode in (0, 3), ended.stderr
     found = Best.read(out / "best.json") if ended.returncode == 0 else None
@@ -220,7 +220,7 @@ def test_what_a_script_was_not_seen_to_do_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_finals_reach_evaluation_and_saving_by_arguments_of_their_own(tmp_path: Path) -> None:
+def test_evaluation_and_saving_are_reached_by_arguments_of_their_own(tmp_path: Path) -> None:
     script = "--eval-every 90000 --eval-batch 800 --save-every 90000 --copies 2"
     said, best = phased(tmp_path / "study", script, "--micro-batch", "4", *SOON)
     assert best is not None
@@ -248,9 +248,23 @@ def test_a_candidate_that_breaks_only_between_steps_does_not_win(
     _, best = phased(tmp_path / "study", script, "--micro-batch", "4", *SOON, capacity=capacity)
     assert best is None
     trials = pd.read_csv(tmp_path / "study" / "trials.csv")
-    final = trials[trials["kind"] == "final"].iloc[0]
-    assert final["verdict"] in ("oom", "over_ceiling")
-    assert phase in final["reason"]
+    finals, lost = (trials[trials["kind"] == kind].iloc[0] for kind in ("final", "phases"))
+    assert finals["verdict"] == "ok"  # by the user's own command
+    assert lost["verdict"] in ("oom", "over_ceiling")
+    assert phase in lost["reason"]
+
+
+@pytest.mark.slow
+def test_evaluations_that_leave_training_no_time_cost_no_speed(tmp_path: Path) -> None:
+    """They would take most of a final."""
+    script = "--eval-every 90000 --eval-batch 3000 --save-every 90000 --copies 2"
+    often = ["--phase-args", "--eval-every 3 --save-every 3"]
+    _, best = phased(tmp_path / "study", script, "--micro-batch", "4", *often)
+    assert best is not None
+    phases = best.measured.phases
+    assert (best.unseen, best.unconfirmed == "its finals failed") == ((), False)
+    assert phases is not None
+    assert best.measured.step_s.median < phases["evaluate"].seconds / phases["evaluate"].count
 
 
 @pytest.mark.slow
