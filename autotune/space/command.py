@@ -8,6 +8,7 @@ import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from autotune.errors import UsageError
@@ -15,7 +16,8 @@ from autotune.space.axes import AXES, DEGREES, meant
 from autotune.space.candidate import Candidate
 from autotune.space.workload import Workload
 
-_PLACEHOLDER = re.compile(r"(?<![${])\{([a-z_]\w*)\}")
+_OWN_FILE = "file:"
+_PLACEHOLDER = re.compile(rf"(?<![${{]){{([a-z_]\w*|{_OWN_FILE}[^{{}}]+)}}")
 """Not a shell's ${name}, and not {{name}}, which stands for {name}."""
 _LITERAL = re.compile(r"\{(\{[a-z_]\w*\})\}")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -102,7 +104,21 @@ class Command:
     @property
     def placeholders(self) -> tuple[str, ...]:
         """The placeholders in the command, each once."""
-        return tuple(dict.fromkeys(_PLACEHOLDER.findall(self.template)))
+        texts = (self.template, *self.files.values())
+        return tuple(dict.fromkeys(name for text in texts for name in _PLACEHOLDER.findall(text)))
+
+    @cached_property
+    def files(self) -> dict[str, str]:
+        """Texts of the user's files that are filled in as the command is, by placeholder.
+
+        Raises:
+            UsageError: one cannot be read, or has no placeholder.
+        """
+        found = {}
+        for name in _PLACEHOLDER.findall(self.template):
+            if name.startswith(_OWN_FILE):
+                found[name] = self._text(name.removeprefix(_OWN_FILE))
+        return found
 
     @property
     def named(self) -> set[str]:
@@ -112,7 +128,7 @@ class Command:
     @property
     def known(self) -> set[str]:
         """All placeholders that may be used."""
-        return {*self._known_of_ours(), *self.own, *self.given}
+        return {*self._known_of_ours(), *self.own, *self.given, *self.files}
 
     @property
     def name(self) -> str:
@@ -161,16 +177,27 @@ class Command:
         that is one placeholder, and empty, is left out.
         """
         values = self.values(candidate, workload, seed, replicas) | dict(files)
-
-        def fill(word: str) -> str:
-            return _LITERAL.sub(r"\1", _PLACEHOLDER.sub(lambda found: values[found[1]], word))
-
-        words = shlex.split(self.template)
-        kept = [fill(word) for word in words if fill(word) or not _PLACEHOLDER.fullmatch(word)]
+        words = [(word, _filled(word, values)) for word in shlex.split(self.template)]
+        kept = [text for word, text in words if text or not _PLACEHOLDER.fullmatch(word)]
         command = self._words(kept)
         assigned = (_ASSIGNMENT.fullmatch(word) for word in kept[: len(kept) - len(command)])
-        variables = {PREFIX + name.upper(): value for name, value in values.items()}
+        variables = {
+            PREFIX + name.upper(): value
+            for name, value in values.items() if not name.startswith(_OWN_FILE)
+        }  # fmt: skip
         return variables | {found[1]: found[2] for found in assigned if found}, command
+
+    def filled_files(
+        self,
+        candidate: Candidate,
+        workload: Workload,
+        seed: int,
+        files: Mapping[str, str],
+        replicas: int | None = None,
+    ) -> dict[str, str]:
+        """Texts of the user's `files` for `candidate`, by path."""
+        values = self.values(candidate, workload, seed, replicas) | dict(files)
+        return {files[name]: _filled(text, values) for name, text in self.files.items()}
 
     def shown(
         self,
@@ -236,6 +263,19 @@ class Command:
         """The words without the variables before them."""
         return list(itertools.dropwhile(_ASSIGNMENT.fullmatch, words))
 
+    def _text(self, path: str) -> str:
+        try:
+            text = (self.folder / path).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "is no text"
+            raise UsageError(f"--script: {{{_OWN_FILE}{path}}}: {why}") from error
+        if not _PLACEHOLDER.search(text):
+            raise UsageError(
+                f"--script: {{{_OWN_FILE}{path}}}: the file has no placeholder; write"
+                " {micro_batch} where that value stands"
+            )
+        return text
+
     def _found(self, program: str) -> bool:
         if "/" in program:
             return shutil.which(str(self.folder / program)) is not None
@@ -250,6 +290,11 @@ class Command:
                 path = self.folder / module.replace(".", "/")
                 files += [path.with_name(f"{path.name}.py"), path / "__main__.py"]
         return any(re.search(rf"\b{variable}\b", _text(path)) for path in files)
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    """`text` with values in the place of its placeholders."""
+    return _LITERAL.sub(r"\1", _PLACEHOLDER.sub(lambda found: values[found[1]], text))
 
 
 def parse_own(text: str, flag: str) -> dict[str, tuple[str, ...]]:

@@ -325,7 +325,7 @@ class _Session(Setup):
             asked = self.space.asked_for(best.config.candidate) or best.config.candidate
             write_files(
                 self.space, asked, best.device_kind, self.folder.exports,
-                best.config.data_parallel,
+                seed=self.options.search.seed, replicas=best.config.data_parallel,
             )  # fmt: skip
         without = export.left_out(best, made)
         self.reporter.note(

@@ -25,7 +25,9 @@ OUT = "out"
 class Files:
     """Those of one study."""
 
-    def __init__(self, command: Command, space: Space, device_kind: str) -> None:
+    def __init__(self, command: Command, space: Space, device_kind: str, seed: int) -> None:
+        self._command = command
+        self._seed = seed
         self._has_out = command.says("out")
         self._names = [name for name in FILES if name in command.placeholders]
         self._space = space
@@ -34,6 +36,7 @@ class Files:
     def paths(self, folder: Path) -> dict[str, str]:
         """Where those that the command names are in `folder`, by name; and where `{out}` is."""
         found = {name: _PATHS[name] for name in self._names} | {"out": OUT}
+        found |= {name: Path(name).name.removeprefix("file:") for name in self._command.files}
         return {name: str(folder / file) for name, file in found.items()}
 
     def write(self, candidate: Candidate, folder: Path, replicas: int | None) -> None:
@@ -42,6 +45,11 @@ class Files:
         folder.mkdir(parents=True, exist_ok=True)
         if self._has_out:
             (folder / OUT).mkdir(exist_ok=True)
+        own = self._command.filled_files(
+            candidate, self._space.workload, self._seed, self.paths(folder), replicas
+        )
+        for file, text in own.items():
+            write_whole(Path(file), text)
         if not self._names:
             return
         expected = unmeasured(candidate, self._space, self._device_kind, replicas)

@@ -41,7 +41,7 @@ class Scripted(Machine):
             device=self.device,
             environment=self.variables(space, 1),
             space=space,
-            files=Files(command, space, self.device.kind),
+            files=Files(command, space, self.device.kind, wiring.seed),
             wiring=wiring,
         )
         return [launches]
@@ -56,17 +56,19 @@ def shown_command(
 ) -> list[str]:
     """Words that start the script of `space` as in `record`; its files are in `exports`."""
     command, ran = command_of(space.workload), record.measured.ran
-    paths = Files(command, space, device_kind).paths(exports.absolute())
+    seed = options.search.seed
+    paths = Files(command, space, device_kind, seed).paths(exports.absolute())
     replicas = ran.data_parallel if ran else None
-    return command.shown(record.candidate, space.workload, options.search.seed, paths, replicas)
+    return command.shown(record.candidate, space.workload, seed, paths, replicas)
 
 
 def write_files(
-    space: Space, candidate: Candidate, device_kind: str, exports: Path, replicas: int | None
-) -> None:
+    space: Space, candidate: Candidate, device_kind: str, exports: Path, *, seed: int,
+    replicas: int | None,
+) -> None:  # fmt: skip
     """Write the files that `shown_command` names, where so many replicas share a global batch.
     Raises OSError."""
-    files = Files(command_of(space.workload), space, device_kind)
+    files = Files(command_of(space.workload), space, device_kind, seed)
     files.write(candidate, exports.absolute(), replicas)
 
 

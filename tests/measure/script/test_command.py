@@ -208,6 +208,41 @@ def test_errors_are_said_before_any_start(script: str, more: dict[str, str], say
         space_of(script, **asked)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, r"\{file:.*own.yaml\}: No such file"),
+        ("batch: 4\n", "has no placeholder; write {micro_batch} where"),
+        ("batch: {batches}\n", r"\{batches\} is unknown"),
+        (b"\xff\xfe{micro_batch}", "is no text"),
+    ],
+)
+def test_a_file_that_cannot_be_filled_in_is_refused(
+    text: str | bytes | None, says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.yaml"
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UsageError, match=says):
+        space_of(f"true {{file:{path}}}", seq_len="")
+
+
+def test_a_script_is_told_what_stands_in_its_file(tmp_path: Path) -> None:
+    (path := tmp_path / "own.json").write_text('{"train": {"batch": {micro_batch}}}')
+    space = space_of(f"true {{file:{path}}}", seq_len="", micro_batch="2,4")
+    found = command_of(space.workload)
+    assert found.says("micro_batch")
+    assert not found.says("seq_len")
+    name = f"file:{path}"
+    variables, words = found.filled(
+        space.candidates[1], space.workload, 0, {name: "/scratch/own.json"}
+    )
+    assert words == ["true", "/scratch/own.json"]
+    assert name not in variables
+    texts = found.filled_files(space.candidates[1], space.workload, 0, {name: "/a"})
+    assert texts == {"/a": '{"train": {"batch": 4}}'}
+
+
 def test_a_size_that_the_script_reads_is_searched_where_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("os.environ['AUTOTUNE_MICRO_BATCH']")
     space = space_of(f"true {tmp_path}/train.py", seq_len="", micro_batch="")

@@ -17,7 +17,7 @@ from tests.support.launches import space_of
 def written(folder: Path, script: str, replicas: int | None = None, **more: str) -> dict[str, str]:
     """Paths by name, of the first candidate."""
     space = space_of(script, **{"seq_len": "", "micro_batch": "4", "global_batch": "8"} | more)
-    files = Files(command_of(space.workload), space, "cpu")
+    files = Files(command_of(space.workload), space, "cpu", seed=5)
     files.write(space.candidates[0], folder, replicas)
     return files.paths(folder)
 
@@ -53,6 +53,20 @@ def test_a_global_batch_is_shared_by_replicas(
     for found in (read(paths["deepspeed_config"]), arguments["deepspeed"], read(beside)):
         assert found["gradient_accumulation_steps"] == accum
         assert found.get("train_batch_size") == whole
+
+
+def test_a_file_of_the_user_is_filled_in_as_the_command_is(tmp_path: Path) -> None:
+    (mine := tmp_path / "own.yaml").write_text(
+        "data: {batch: {micro_batch}, accum: {grad_accum}}\nseed: {seed}\nto: {out}\n"
+        "kept: [${home}, {{micro_batch}}, {a: 1}]\n"
+    )
+    paths = written(tmp_path / "a", f"true {{file:{mine}}}")
+    path = paths[f"file:{mine}"]
+    assert Path(path) == tmp_path / "a" / "own.yaml"
+    assert Path(path).read_text() == (
+        f"data: {{batch: 4, accum: 2}}\nseed: 5\nto: {paths['out']}\n"
+        "kept: [${home}, {micro_batch}, {a: 1}]\n"
+    )
 
 
 def test_a_rate_that_is_set_makes_deepspeed_s_optimizer(tmp_path: Path) -> None:
