@@ -249,7 +249,7 @@ def placeholders() -> str:
         + table(("placeholder", "value"), rows)
         + '\n`--axis "attn=sdpa,eager"` adds `{attn}`, an axis of your own.'
         " `--set lr=1e-4` adds `{lr}`, a fixed value. Write `{{name}}` for a literal `{name}`.\n"
-        "`{file:PATH}` is a file of yours with placeholders in it: the path of a copy that has values.\n"
+        "`{file:PATH}` is a file of yours that has placeholders: the path of a copy with values.\n"
     )
 
 
