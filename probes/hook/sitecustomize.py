@@ -783,30 +783,25 @@ def _attach(torch: Any, watch: _Watch) -> None:
         torch.backends.cudnn.enabled = False  # convolutions take torch's own kernels
         if torch.distributed.is_available():
             _send_objects(torch)
-    run_backward = torch.autograd.backward
-
-    @functools.wraps(run_backward)
-    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if watch._inside:  # of a checkpoint's recomputation
-            return run_backward(tensors, *args, **kwargs)
-        watch._inside = 1
-        try:
-            seen(tensors)
-            return run_backward(tensors, *args, **kwargs)
-        finally:
-            watch._inside = 0
-
     seen, stepped = _harmless(watch.backward), _harmless(watch.stepped)
-    torch.autograd.backward = backward
-    run_grad = torch.autograd.grad
 
-    @functools.wraps(run_grad)
-    def grad(*args: Any, **kwargs: Any) -> Any:
-        if not watch._inside:
-            watch._grads += 1
-        return run_grad(*args, **kwargs)
+    class Engine(type(torch.autograd.Variable._execution_engine)):  # type: ignore[misc]
+        """Autograd's, which some scripts call without torch.autograd.backward, as Megatron-LM."""
 
-    torch.autograd.grad = grad
+        def run_backward(self, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if watch._inside:  # of a checkpoint's recomputation
+                return super().run_backward(tensors, *args, **kwargs)
+            if not kwargs.get("accumulate_grad"):
+                watch._grads += 1
+                return super().run_backward(tensors, *args, **kwargs)
+            watch._inside = 1
+            try:
+                seen(tensors)
+                return super().run_backward(tensors, *args, **kwargs)
+            finally:
+                watch._inside = 0
+
+    torch.autograd.Variable._execution_engine = Engine()
     graphs = torch.cuda.CUDAGraph
     graphs.capture_end = _with(_harmless(watch.captured), graphs.capture_end, after=True)
     graphs.replay = _with(_harmless(watch.replayed), graphs.replay, after=True)

@@ -113,6 +113,25 @@ def test_gradients_that_are_asked_for_make_a_step_where_nothing_else_does(tmp_pa
     assert told.seen[-1].trainable == 64 * 8 + 8 * 64 + 64
 
 
+@pytest.mark.slow
+def test_backward_passes_of_a_script_that_calls_the_engine_itself_are_seen(tmp_path: Path) -> None:
+    """As Megatron-LM does, whose outputs are freed by then."""
+    program = """
+        model = net()
+        stepper = torch.optim.SGD(model.parameters())
+        for _ in range(4):
+            for _ in range(2):
+                loss = loss_of(model)
+                torch.autograd.Variable._execution_engine.run_backward(
+                    tensors=(loss,), grad_tensors=(torch.ones_like(loss),), keep_graph=False,
+                    create_graph=False, inputs=tuple(), allow_unreachable=True,
+                    accumulate_grad=True)
+            stepper.step()
+    """
+    (told,), _, _ = watched(tmp_path, MODEL + textwrap.dedent(program))
+    assert told.micro_steps == [2, 2, 2]
+
+
 STEPS = (
     MODEL
     + """
