@@ -35,7 +35,8 @@ class BuildSpec:
     """Of the matrix products: fp32, bf16 or fp16. The engine chooses what the weights are in."""
     checkpointing: str
     """none, or full: recompute in the backward pass what blocks would have to keep. Other values
-    of `--checkpointing` only where they are asked for."""
+    of `--checkpointing` only where they are asked for. A function that reads this applies it
+    itself. Of one that does not, autotune checkpoints the `blocks`."""
     device: str
     """What it will train on: cpu or cuda."""
     attention: str = "auto"
@@ -59,8 +60,8 @@ class OwnModel:
     """In the place of AdamW. ZeRO gives it what it shards: one that looks at a parameter's shape
     finds a flat part of it there."""
     blocks: Iterable[nn.Module] | None = None
-    """Parts that FSDP shards on their own; none within another. Without it: the members of the
-    module's lists."""
+    """Parts that FSDP shards, and checkpointing recomputes, on their own; none within another.
+    Without it: the members of the module's lists."""
 
     def __post_init__(self) -> None:
         if not callable(getattr(self.module, "named_parameters", None)):

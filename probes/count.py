@@ -30,7 +30,8 @@ def count(request: Count) -> Counted:
     Raises:
         UnsupportedError: a model cannot be built.
     """
-    parameters = [_parameters(spec) for spec in request.models]
+    counts = [_parameters(spec) for spec in request.models]
+    parameters = [each for each, _, _ in counts]
     uncounted = ""
     try:
         shares = _shares(request, parameters)
@@ -47,7 +48,13 @@ def count(request: Count) -> Counted:
         flops = [
             [6.0 * of.parameters * seq_len for seq_len in request.seq_lens] for of in parameters
         ]
-    return Counted(parameters=parameters, flops_per_sample=flops, uncounted=uncounted)
+    return Counted(
+        parameters=parameters,
+        flops_per_sample=flops,
+        uncounted=uncounted,
+        unread=sorted(frozenset.intersection(*(unread for _, unread, _ in counts))),
+        blocks=counts[-1][2],
+    )
 
 
 def _shares(request: Count, parameters: Sequence[Parameters]) -> list[list[float]]:
@@ -55,7 +62,7 @@ def _shares(request: Count, parameters: Sequence[Parameters]) -> list[list[float
     blocks, which no list in its config names, there are none."""
     if not request.shares:
         return [[] for _ in request.models]
-    shallow = [_parameters(spec).parameters for spec in request.shallow]
+    shallow = [_parameters(spec)[0].parameters for spec in request.shallow]
     return [
         shares if math.isclose(of.parameters, _mixed(shares, shallow), rel_tol=1e-9) else []
         for of, shares in zip(parameters, request.shares, strict=True)
@@ -84,7 +91,8 @@ def _one_step(spec: ModelSpec, seq_len: int) -> None:
     made.loss(module, batch).backward()  # type: ignore[no-untyped-call]
 
 
-def _parameters(spec: ModelSpec) -> Parameters:
+def _parameters(spec: ModelSpec) -> tuple[Parameters, frozenset[str], int]:
+    """Of a model; the settings that its maker did not read, and the number of its units."""
     made = family(spec.name)
     with torch.device("meta"):
         module = made.make(spec)
@@ -95,7 +103,7 @@ def _parameters(spec: ModelSpec) -> Parameters:
         sum(p.numel() for p in unit.parameters() if p.dim() >= 2) for unit in made.units(module)
     ]
     width, vocab_size = made.sizes(spec, module)
-    return Parameters(
+    counted = Parameters(
         width=width,
         vocab_size=vocab_size,
         parameters=sum(p.numel() for p in module.parameters()),
@@ -104,6 +112,7 @@ def _parameters(spec: ModelSpec) -> Parameters:
         largest_block=max(units, default=sum(p.numel() for p in blocks.values())),
         own_optimizer=made.optimizer() is not None,
     )
+    return counted, made.unread, len(units)
 
 
 def _flops(spec: ModelSpec, seq_len: int) -> float:

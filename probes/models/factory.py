@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields, replace
+from functools import partial
+from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +16,7 @@ from autotune.wire.ranks import ModelSpec
 from probes.faults import UnsupportedError
 from probes.models import Batch, FamilyModels, MakeOptimizer, in_lists
 from probes.own import function_of
+from probes.recompute import checkpointed, every
 
 
 class FactoryModels(FamilyModels):
@@ -27,7 +31,7 @@ class FactoryModels(FamilyModels):
         recipe = spec.recipe
         name = f"{recipe['module']}:{recipe['function']}"
         function = function_of(recipe["folder"], recipe["module"], recipe["function"])
-        found = function(BuildSpec(
+        found, self.unread = _called(function, BuildSpec(
             depth=spec.depth, seq_len=recipe["seq_len"], dtype=recipe["dtype"],
             checkpointing=spec.checkpointing, device=recipe["device"], attention=spec.attention,
         ))  # fmt: skip
@@ -37,6 +41,9 @@ class FactoryModels(FamilyModels):
         if found.blocks is not None:
             found = replace(found, blocks=list(found.blocks))  # to be gone through more than once
         self._latest = found
+        if "checkpointing" in self.unread and spec.checkpointing != "none":
+            for block in list(self.units(found.module))[:: every(spec.checkpointing)]:
+                block.forward = partial(checkpointed(spec.checkpointing), block.forward)
         found.module.train()
         return found.module
 
@@ -65,6 +72,28 @@ class FactoryModels(FamilyModels):
 
     def is_block_weight(self, name: str) -> bool:
         return any(part.isdigit() for part in name.split("."))
+
+
+def _called(function: Callable[[BuildSpec], Any], spec: BuildSpec) -> tuple[Any, frozenset[str]]:
+    """What `function` makes of `spec`, and the fields that it did not read. None are unread where
+    something kept the spec: that may read it later."""
+    read = set[str]()
+
+    class Watched(BuildSpec):
+        def __getattribute__(self, name: str) -> Any:
+            read.add(name)
+            return super().__getattribute__(name)
+
+        def __repr__(self) -> str:
+            return repr(spec)  # who prints it has not used it
+
+    watched = Watched(**asdict(spec))
+    read.clear()
+    found, kept = function(watched), ref(watched)
+    del watched
+    if kept() is not None or "__dict__" in read:
+        return found, frozenset()
+    return found, frozenset(each.name for each in fields(BuildSpec)) - read
 
 
 FAMILY = FactoryModels()

@@ -77,4 +77,22 @@ def unused(spec: BuildSpec) -> OwnModel:
     return OwnModel(module=module, make_batch=batch, loss=loss)
 
 
+PLAIN = BuildSpec(depth=2, seq_len=8, dtype="fp32", checkpointing="none", device="cpu")
+
+
+def unread(spec: BuildSpec) -> OwnModel:
+    print("asked for", spec)
+    return OwnModel(module=Net(PLAIN), make_batch=batch, loss=loss)
+
+
+def without_blocks(spec: BuildSpec) -> OwnModel:
+    return OwnModel(module=Net(PLAIN), make_batch=batch, loss=loss, blocks=[])
+
+
+def reads_later(spec: BuildSpec) -> OwnModel:
+    module = Net(PLAIN)
+    module.spec = spec
+    return OwnModel(module=module, make_batch=batch, loss=loss)
+
+
 number = 3
