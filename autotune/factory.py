@@ -16,11 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+EXAMPLE = (
+    "def make(spec): return OwnModel(module=Net(), make_batch=lambda micro_batch, seq_len,"
+    " generator: {...}, loss=lambda model, batch: ...)"
+)
+"""The least that a function is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +71,9 @@ class OwnModel:
     Without it: the members of the module's lists."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.module, type):
+            name = self.module.__name__
+            raise TypeError(f"OwnModel.module is the class {name}; call it, as in module={name}()")
         if not callable(getattr(self.module, "named_parameters", None)):
             raise TypeError(f"OwnModel.module is no torch module: {self.module!r:.80}")
         for name in ("make_batch", "loss", "flops_per_token", "optimizer"):
@@ -71,3 +81,17 @@ class OwnModel:
             needed = name in ("make_batch", "loss")
             if not callable(given) and (needed or given is not None):
                 raise TypeError(f"OwnModel.{name} is no function: {given!r:.80}")
+        _check_takes("make_batch", self.make_batch, "micro_batch", "seq_len", "generator")
+        _check_takes("loss", self.loss, "model", "batch")
+
+
+def _check_takes(name: str, function: Callable[..., Any], *arguments: str) -> None:
+    try:
+        of = signature(function)
+    except ValueError:
+        return  # of C code, which need not say
+    try:
+        of.bind(*arguments)
+    except TypeError as error:
+        called = f"{name}({', '.join(arguments)})"
+        raise TypeError(f"OwnModel.{name} is called as {called}: {error}") from error

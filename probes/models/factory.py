@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields, replace
 from functools import partial
+from inspect import signature
 from typing import Any
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
 
-from autotune.factory import BuildSpec, OwnModel
+from autotune.factory import EXAMPLE, BuildSpec, OwnModel
 from autotune.wire.ranks import ModelSpec
 from probes.faults import UnsupportedError
 from probes.models import Batch, FamilyModels, MakeOptimizer, in_lists
@@ -31,13 +32,22 @@ class FactoryModels(FamilyModels):
         recipe = spec.recipe
         name = f"{recipe['module']}:{recipe['function']}"
         function = function_of(recipe["folder"], recipe["module"], recipe["function"])
-        found, self.unread = _called(function, BuildSpec(
-            depth=spec.depth, seq_len=recipe["seq_len"], dtype=recipe["dtype"],
-            checkpointing=spec.checkpointing, device=recipe["device"], attention=spec.attention,
-        ))  # fmt: skip
+        _check_takes_one(function, name)
+        try:
+            found, self.unread = _called(function, BuildSpec(
+                depth=spec.depth, seq_len=recipe["seq_len"], dtype=recipe["dtype"],
+                checkpointing=spec.checkpointing, device=recipe["device"],
+                attention=spec.attention,
+            ))  # fmt: skip
+        except TypeError as error:
+            if not str(error).startswith("OwnModel."):
+                raise
+            raise UnsupportedError(f"{name}: {error}; write {EXAMPLE}") from error
         if not isinstance(found, OwnModel):
             what = type(found).__name__
-            raise UnsupportedError(f"{name} returned {what}, and not an autotune.factory.OwnModel")
+            raise UnsupportedError(
+                f"{name} returned {what}, and not an autotune.factory.OwnModel; write {EXAMPLE}"
+            )
         if found.blocks is not None:
             found = replace(found, blocks=list(found.blocks))  # to be gone through more than once
         self._latest = found
@@ -72,6 +82,17 @@ class FactoryModels(FamilyModels):
 
     def is_block_weight(self, name: str) -> bool:
         return any(part.isdigit() for part in name.split("."))
+
+
+def _check_takes_one(function: Callable[..., Any], name: str) -> None:
+    """Raises `UnsupportedError` where `function` cannot be called with a spec alone."""
+    try:
+        signature(function).bind("spec")
+    except TypeError as error:
+        reason = f"{name} is called with one argument, a BuildSpec: {error}; write {EXAMPLE}"
+        raise UnsupportedError(reason) from error
+    except ValueError:
+        return  # of C code, which need not say
 
 
 def _called(function: Callable[[BuildSpec], Any], spec: BuildSpec) -> tuple[Any, frozenset[str]]:

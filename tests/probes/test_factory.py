@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from autotune.factory import EXAMPLE
 from autotune.space.candidate import Build
 from autotune.wire.helpers import Count
 from probes.count import count
+from probes.faults import UnsupportedError
 from probes.models import family
 from tests.support.models import uncounted
 
@@ -72,3 +74,21 @@ def test_what_a_function_does_not_read_is_counted(
     found = count(Count(models=[spec], shallow=[spec], seq_lens=[LENGTH]))
     assert {"depth", "checkpointing"}.issubset(found.unread) == unread
     assert found.blocks == blocks
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        ("no_argument", "no_argument is called with one argument, a BuildSpec: too many"),
+        ("no_loss", "missing 1 required keyword-only argument: 'loss'"),
+        ("two_arguments", "is called as make_batch(micro_batch, seq_len, generator): too many"),
+        ("a_class", "OwnModel.module is the class Net; call it, as in module=Net()"),
+        ("nothing", "returned Net, and not an autotune.factory.OwnModel"),
+    ],
+)
+def test_a_wrong_function_is_told_what_a_right_one_is(function: str, what: str) -> None:
+    spec = uncounted(f"factory:tests.support.own:{function}").spec(2)
+    with pytest.raises(UnsupportedError) as caught:
+        family("factory").make(spec)
+    assert what in str(caught.value)
+    assert str(caught.value).endswith(f"; write {EXAMPLE}")

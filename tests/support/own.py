@@ -95,4 +95,20 @@ def reads_later(spec: BuildSpec) -> OwnModel:
     return OwnModel(module=module, make_batch=batch, loss=loss)
 
 
+def no_argument() -> OwnModel:
+    return small(PLAIN)
+
+
+def no_loss(spec: BuildSpec) -> OwnModel:
+    return OwnModel(module=Net(spec), make_batch=batch)  # type: ignore[call-arg]
+
+
+def two_arguments(spec: BuildSpec) -> OwnModel:
+    return OwnModel(module=Net(spec), make_batch=lambda size, generator: {}, loss=loss)  # type: ignore[arg-type, misc]
+
+
+def a_class(spec: BuildSpec) -> OwnModel:
+    return OwnModel(module=Net, make_batch=batch, loss=loss)  # type: ignore[arg-type]
+
+
 number = 3
