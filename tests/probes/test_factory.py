@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from autotune.factory import EXAMPLE
@@ -14,6 +17,8 @@ from probes.count import count
 from probes.faults import UnsupportedError
 from probes.models import family
 from tests.support.models import uncounted
+from tests.support.own import PLAIN
+from tests.support.programs import ROOT
 
 SAMPLES, LENGTH = 3, 8
 
@@ -92,3 +97,14 @@ def test_a_wrong_function_is_told_what_a_right_one_is(function: str, what: str) 
         family("factory").make(spec)
     assert what in str(caught.value)
     assert str(caught.value).endswith(f"; write {EXAMPLE}")
+
+
+def test_the_readme_has_a_function_that_works() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (text,) = [each for each in blocks if "OwnModel" in each]
+    given: dict[str, Any] = {
+        "torch": torch, "Net": lambda: nn.Linear(8, 1)
+    }  # fmt: skip
+    exec(text, given)
+    found = given["make"](PLAIN)
+    assert found.loss(found.module, found.make_batch(SAMPLES, LENGTH, None)).ndim == 0

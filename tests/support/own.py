@@ -91,7 +91,7 @@ def without_blocks(spec: BuildSpec) -> OwnModel:
 
 def reads_later(spec: BuildSpec) -> OwnModel:
     module = Net(PLAIN)
-    module.spec = spec
+    module.spec = spec  # type: ignore[assignment]
     return OwnModel(module=module, make_batch=batch, loss=loss)
 
 
