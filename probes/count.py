@@ -18,7 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from autotune.wire.helpers import Count, Counted, Parameters
 from autotune.wire.ranks import ModelSpec
 from probes.dataless import dataless
-from probes.models import family
+from probes.faults import UnsupportedError
+from probes.models import FamilyModels, family
 
 SAMPLES = 2
 """One alone runs other operations."""
@@ -30,6 +31,9 @@ def count(request: Count) -> Counted:
     Raises:
         UnsupportedError: a model cannot be built.
     """
+    made = family(request.models[0].name)
+    if not made.on_meta:
+        _check_batch(made, request)
     counts = [_parameters(spec) for spec in request.models]
     parameters = [each for each, _, _ in counts]
     uncounted = ""
@@ -43,7 +47,7 @@ def count(request: Count) -> Counted:
         traceback.print_exc()
         uncounted = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     if uncounted:
-        if not family(request.shallow[0].name).on_meta:
+        if not made.on_meta:
             _one_step(request.shallow[0], min(request.seq_lens))  # is it the user's error?
         flops = [
             [6.0 * of.parameters * seq_len for seq_len in request.seq_lens] for of in parameters
@@ -55,6 +59,18 @@ def count(request: Count) -> Counted:
         unread=sorted(frozenset.intersection(*(unread for _, unread, _ in counts))),
         blocks=counts[-1][2],
     )
+
+
+def _check_batch(made: FamilyModels, request: Count) -> None:
+    """Raises `UnsupportedError` where a user's function makes no batch to train on."""
+    try:
+        with dataless():
+            made.make(request.shallow[0])
+            made.batch(request.shallow[0], SAMPLES, min(request.seq_lens), None)
+    except UnsupportedError:
+        raise
+    except Exception:  # noqa: BLE001 - of the user's code, and perhaps only without data
+        traceback.print_exc()
 
 
 def _shares(request: Count, parameters: Sequence[Parameters]) -> list[list[float]]:

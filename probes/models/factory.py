@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from functools import partial
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 from weakref import ref
 
 import torch
@@ -60,7 +60,22 @@ class FactoryModels(FamilyModels):
     def batch(
         self, spec: ModelSpec, micro_batch: int, seq_len: int, generator: torch.Generator | None
     ) -> Batch:
-        return self._latest.make_batch(micro_batch, seq_len, generator)
+        """Raises `UnsupportedError` where the user's function makes something else."""
+        found: Any = self._latest.make_batch(micro_batch, seq_len, generator)
+        if not isinstance(found, Mapping) or not found:
+            what = type(found).__name__ if found else f"an empty {type(found).__name__}"
+            raise UnsupportedError(f"make_batch returned {what}; return a dict of tensors")
+        for key, value in found.items():
+            if not isinstance(value, Tensor):
+                what = f"{type(value).__name__} as {key!r}"
+                raise UnsupportedError(f"make_batch returned {what}; return a dict of tensors")
+        sizes = {key: value.shape[0] for key, value in found.items() if value.ndim}
+        if micro_batch not in sizes.values():
+            raise UnsupportedError(
+                f"make_batch({micro_batch}, {seq_len}, generator) returned tensors whose first"
+                f" axes are {sizes}; make them micro_batch, here {micro_batch}"
+            )
+        return cast("Batch", found)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return self._latest.loss(model, batch)

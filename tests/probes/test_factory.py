@@ -108,3 +108,23 @@ def test_the_readme_has_a_function_that_works() -> None:
     exec(text, given)
     found = given["make"](PLAIN)
     assert found.loss(found.module, found.make_batch(SAMPLES, LENGTH, None)).ndim == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        ("a_tuple", "make_batch returned tuple; return a dict of tensors"),
+        ("a_list_in_it", "make_batch returned list as 'label'; return a dict of tensors"),
+        (
+            "eight",
+            "returned tensors whose first axes are {'x': 8, 'label': 8}",
+        ),
+    ],
+)
+def test_a_batch_that_cannot_be_trained_on_is_told_as_it_is_counted(
+    function: str, what: str
+) -> None:
+    spec = uncounted(f"factory:tests.support.own:{function}").spec(2)
+    with pytest.raises(UnsupportedError) as caught:
+        count(Count(models=[spec], shallow=[spec], seq_lens=[LENGTH]))
+    assert what in str(caught.value)

@@ -111,4 +111,24 @@ def a_class(spec: BuildSpec) -> OwnModel:
     return OwnModel(module=Net, make_batch=batch, loss=loss)  # type: ignore[arg-type]
 
 
+def of_batch(made: object) -> OwnModel:
+    """With FLOPs of its own: nothing is counted on the batch."""
+    return OwnModel(
+        module=Net(PLAIN), make_batch=lambda size, seq_len, generator: made, loss=loss,  # type: ignore[arg-type, return-value]
+        flops_per_token=lambda seq_len: 6.0,
+    )  # fmt: skip
+
+
+def a_tuple(spec: BuildSpec) -> OwnModel:
+    return of_batch((torch.zeros(2, 8), torch.zeros(2)))
+
+
+def a_list_in_it(spec: BuildSpec) -> OwnModel:
+    return of_batch({"x": torch.zeros(2, 8), "label": [0, 1]})
+
+
+def eight(spec: BuildSpec) -> OwnModel:
+    return of_batch({"x": torch.zeros(8, 8), "label": torch.zeros(8)})
+
+
 number = 3
