@@ -32,8 +32,7 @@ def count(request: Count) -> Counted:
         UnsupportedError: a model cannot be built.
     """
     made = family(request.models[0].name)
-    if not made.on_meta:
-        _check_batch(made, request)
+    alike = not made.on_meta and _batches_are_alike(made, request)
     counts = [_parameters(spec) for spec in request.models]
     parameters = [each for each, _, _ in counts]
     uncounted = ""
@@ -56,21 +55,30 @@ def count(request: Count) -> Counted:
         parameters=parameters,
         flops_per_sample=flops,
         uncounted=uncounted,
-        unread=sorted(frozenset.intersection(*(unread for _, unread, _ in counts))),
+        unread=sorted(
+            frozenset.intersection(*(unread for _, unread, _ in counts))
+            - (frozenset() if alike else {"seq_len"})
+        ),
         blocks=counts[-1][2],
     )
 
 
-def _check_batch(made: FamilyModels, request: Count) -> None:
-    """Raises `UnsupportedError` where a user's function makes no batch to train on."""
+def _batches_are_alike(made: FamilyModels, request: Count) -> bool:
+    """Whether the user's batches are known to have the same shapes, whatever length is asked for.
+    Raises `UnsupportedError` where they are none to train on."""
+    spec, shapes = request.shallow[0], []
     try:
         with dataless():
-            made.make(request.shallow[0])
-            made.batch(request.shallow[0], SAMPLES, min(request.seq_lens), None)
+            made.make(spec)
+            for seq_len in (min(request.seq_lens), max(request.seq_lens)):
+                batch = made.batch(spec, SAMPLES, seq_len, None)
+                shapes.append({name: tensor.shape for name, tensor in batch.items()})
+            return shapes[0] == shapes[1] and made.flops_per_sample(spec, seq_len) is None
     except UnsupportedError:
         raise
     except Exception:  # noqa: BLE001 - of the user's code, and perhaps only without data
         traceback.print_exc()
+        return False
 
 
 def _shares(request: Count, parameters: Sequence[Parameters]) -> list[list[float]]:

@@ -131,4 +131,19 @@ def eight(spec: BuildSpec) -> OwnModel:
     return of_batch({"x": torch.zeros(8, 8), "label": torch.zeros(8)})
 
 
+def of_eight(size: int, seq_len: int, generator: torch.Generator | None) -> dict[str, Tensor]:
+    return batch(size, 8, generator)
+
+
+def images(spec: BuildSpec) -> OwnModel:
+    """Its samples have no length."""
+    return OwnModel(module=Net(PLAIN), make_batch=of_eight, loss=loss)
+
+
+def known_flops(spec: BuildSpec) -> OwnModel:
+    return OwnModel(
+        module=Net(PLAIN), make_batch=of_eight, loss=loss, flops_per_token=lambda seq_len: 6.0
+    )
+
+
 number = 3

@@ -76,7 +76,25 @@ def remarks(options: Options, found: Counted) -> tuple[list[Fixed], dict[str, st
         if set(values) - {AXES[name].plain}:
             flag = AXES[name].flag
             raise UsageError(f"{flag} {','.join(map(str, values))}: {why}; leave {flag} out")
+    lengths = options.space.axes.get("seq_len", ())
+    if "seq_len" in found.unread and options.space.length_mix is None:
+        if len(lengths) > 1:
+            raise UsageError(
+                f"--seq-len {','.join(map(str, lengths))}: make_batch makes the same of each; name"
+                " one, or leave --seq-len out"
+            )
+        if not lengths:
+            whys["seq_len"] = "make_batch does not use it: a token is a sample here"
     return said, whys
+
+
+def of_one_length(workload: Workload) -> Workload:
+    """`workload` where a sample is one token."""
+    shapes = [
+        replace(each, seq_lens=[1], flops=[each.flops[0] * each.seq_lens[0]])
+        for each in workload.shapes
+    ]
+    return replace(workload, shapes=shapes, recipe=dict(workload.recipe) | {"seq_len": 1})
 
 
 def _by_length(

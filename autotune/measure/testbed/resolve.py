@@ -10,7 +10,7 @@ from autotune.device.device import Device
 from autotune.errors import UsageError
 from autotune.measure.testbed.basis import Basis, limits_of
 from autotune.measure.testbed.candidates import asked_axes, axes_of
-from autotune.measure.testbed.counted import CountModels, counted, remarks
+from autotune.measure.testbed.counted import CountModels, counted, of_one_length, remarks
 from autotune.measure.testbed.facts import facts, usual_optimizer
 from autotune.measure.testbed.lacking import check_machine
 from autotune.measure.testbed.lengths import read_mix
@@ -87,10 +87,13 @@ def resolve(
         assert count is not None, "whoever offers such models can count them"
         workload, found = counted(workload, model.depths, model.seq_lens, count, device.kind)
         said, unread = remarks(options, found)
+    seq_lens = model.seq_lens
+    if "seq_len" in unread:
+        workload, seq_lens = of_one_length(workload), (1,)
     chosen = stages_and_offloads(
         options, workload, limits, max(model.depths), device.kind, here=here
     )
-    asked, whys = asked_axes(options, model.seq_lens), unread | chosen.whys
+    asked, whys = asked_axes(options, seq_lens), unread | chosen.whys
     checkpointing = ("none",) if "checkpointing" in unread else ("none", "full")
     if options.model.preset and "optimizer" not in asked:
         asked["optimizer"] = (gpt.PRESETS[options.model.preset].optimizer,)
@@ -98,7 +101,7 @@ def resolve(
     axes = axes_of(
         {"micro_batch": model.defaults.micro_batch, "checkpointing": checkpointing}
         | asked
-        | {"depth": model.depths, "seq_len": model.seq_lens}
+        | {"depth": model.depths, "seq_len": seq_lens}
         | {"zero_stage": chosen.stages, "offload": chosen.offloads}
     )
     return Basis(
