@@ -83,6 +83,16 @@ class OwnModel:
                 raise TypeError(f"OwnModel.{name} is no function: {given!r:.80}")
         _check_takes("make_batch", self.make_batch, "micro_batch", "seq_len", "generator")
         _check_takes("loss", self.loss, "model", "batch")
+        if self.blocks is not None:  # to be gone through more than once
+            object.__setattr__(self, "blocks", _listed(self.blocks))
+
+
+def _listed(blocks: Any) -> list[Any]:
+    found = list(blocks) if isinstance(blocks, Iterable) else [blocks]
+    named = [callable(getattr(each, "named_parameters", None)) for each in found]
+    if not isinstance(blocks, Iterable) or not all(named):
+        raise TypeError(f"OwnModel.blocks is no list of modules: {blocks!r:.80}")
+    return found
 
 
 def _check_takes(name: str, function: Callable[..., Any], *arguments: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from functools import partial
 from inspect import signature
 from typing import Any, cast
@@ -48,8 +48,6 @@ class FactoryModels(FamilyModels):
             raise UnsupportedError(
                 f"{name} returned {what}, and not an autotune.factory.OwnModel; write {EXAMPLE}"
             )
-        if found.blocks is not None:
-            found = replace(found, blocks=list(found.blocks))  # to be gone through more than once
         self._latest = found
         if "checkpointing" in self.unread and spec.checkpointing != "none":
             for block in list(self.units(found.module))[:: every(spec.checkpointing)]:

@@ -88,6 +88,8 @@ def test_what_a_function_does_not_read_is_counted(
         ("no_loss", "missing 1 required keyword-only argument: 'loss'"),
         ("two_arguments", "is called as make_batch(micro_batch, seq_len, generator): too many"),
         ("a_class", "OwnModel.module is the class Net; call it, as in module=Net()"),
+        ("no_list", "OwnModel.blocks is no list of modules: 6"),
+        ("names", "OwnModel.blocks is no list of modules: 'ab'"),
         ("nothing", "returned Net, and not an autotune.factory.OwnModel"),
     ],
 )

@@ -146,4 +146,12 @@ def known_flops(spec: BuildSpec) -> OwnModel:
     )
 
 
+def no_list(spec: BuildSpec) -> OwnModel:
+    return OwnModel(module=Net(spec), make_batch=batch, loss=loss, blocks=6)  # type: ignore[arg-type]
+
+
+def names(spec: BuildSpec) -> OwnModel:
+    return OwnModel(module=Net(spec), make_batch=batch, loss=loss, blocks="ab")  # type: ignore[arg-type]
+
+
 number = 3
