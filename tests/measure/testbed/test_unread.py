@@ -28,6 +28,10 @@ def test_a_batch_without_length_is_one_token_a_sample(cpu: Device) -> None:
     assert said.startswith("make_batch does not use it")
 
 
+def test_sizes_that_only_we_speak_of_are_not_told(cpu: Device) -> None:
+    assert not {each.name for each in on(cpu, "images").fixed} & {"width", "outputs"}
+
+
 @pytest.mark.parametrize("function", ["unread", "reads_later", "known_flops"])
 def test_lengths_that_may_matter_are_searched(cpu: Device, function: str) -> None:
     assert on(cpu, function).axes["seq_len"] == (64, 128)
