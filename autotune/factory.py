@@ -16,11 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+EXAMPLE = (
+    "def make(spec): return OwnModel(module=Net(), make_batch=lambda micro_batch, seq_len,"
+    " generator: {...}, loss=lambda model, batch: ...)"
+)
+"""The least that a function is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +42,8 @@ class BuildSpec:
     """Of the matrix products: fp32, bf16 or fp16. The engine chooses what the weights are in."""
     checkpointing: str
     """none, or full: recompute in the backward pass what blocks would have to keep. Other values
-    of `--checkpointing` only where they are asked for."""
+    of `--checkpointing` only where they are asked for. A function that reads this applies it
+    itself. Of one that does not, autotune checkpoints the `blocks`."""
     device: str
     """What it will train on: cpu or cuda."""
     attention: str = "auto"
@@ -59,10 +67,13 @@ class OwnModel:
     """In the place of AdamW. ZeRO gives it what it shards: one that looks at a parameter's shape
     finds a flat part of it there."""
     blocks: Iterable[nn.Module] | None = None
-    """Parts that FSDP shards on their own; none within another. Without it: the members of the
-    module's lists."""
+    """Parts that FSDP shards, and checkpointing recomputes, on their own; none within another.
+    Without it: the members of the module's lists."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.module, type):
+            name = self.module.__name__
+            raise TypeError(f"OwnModel.module is the class {name}; call it, as in module={name}()")
         if not callable(getattr(self.module, "named_parameters", None)):
             raise TypeError(f"OwnModel.module is no torch module: {self.module!r:.80}")
         for name in ("make_batch", "loss", "flops_per_token", "optimizer"):
@@ -70,3 +81,27 @@ class OwnModel:
             needed = name in ("make_batch", "loss")
             if not callable(given) and (needed or given is not None):
                 raise TypeError(f"OwnModel.{name} is no function: {given!r:.80}")
+        _check_takes("make_batch", self.make_batch, "micro_batch", "seq_len", "generator")
+        _check_takes("loss", self.loss, "model", "batch")
+        if self.blocks is not None:  # to be gone through more than once
+            object.__setattr__(self, "blocks", _listed(self.blocks))
+
+
+def _listed(blocks: Any) -> list[Any]:
+    found = list(blocks) if isinstance(blocks, Iterable) else [blocks]
+    named = [callable(getattr(each, "named_parameters", None)) for each in found]
+    if not isinstance(blocks, Iterable) or not all(named):
+        raise TypeError(f"OwnModel.blocks is no list of modules: {blocks!r:.80}")
+    return found
+
+
+def _check_takes(name: str, function: Callable[..., Any], *arguments: str) -> None:
+    try:
+        of = signature(function)
+    except ValueError:
+        return  # of C code, which need not say
+    try:
+        of.bind(*arguments)
+    except TypeError as error:
+        called = f"{name}({', '.join(arguments)})"
+        raise TypeError(f"OwnModel.{name} is called as {called}: {error}") from error

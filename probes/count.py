@@ -18,7 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from autotune.wire.helpers import Count, Counted, Parameters
 from autotune.wire.ranks import ModelSpec
 from probes.dataless import dataless
-from probes.models import family
+from probes.faults import UnsupportedError
+from probes.models import FamilyModels, family
 
 SAMPLES = 2
 """One alone runs other operations."""
@@ -30,7 +31,10 @@ def count(request: Count) -> Counted:
     Raises:
         UnsupportedError: a model cannot be built.
     """
-    parameters = [_parameters(spec) for spec in request.models]
+    made = family(request.models[0].name)
+    alike = not made.on_meta and _batches_are_alike(made, request)
+    counts = [_parameters(spec) for spec in request.models]
+    parameters = [each for each, _, _ in counts]
     uncounted = ""
     try:
         shares = _shares(request, parameters)
@@ -42,12 +46,39 @@ def count(request: Count) -> Counted:
         traceback.print_exc()
         uncounted = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     if uncounted:
-        if not family(request.shallow[0].name).on_meta:
+        if not made.on_meta:
             _one_step(request.shallow[0], min(request.seq_lens))  # is it the user's error?
         flops = [
             [6.0 * of.parameters * seq_len for seq_len in request.seq_lens] for of in parameters
         ]
-    return Counted(parameters=parameters, flops_per_sample=flops, uncounted=uncounted)
+    return Counted(
+        parameters=parameters,
+        flops_per_sample=flops,
+        uncounted=uncounted,
+        unread=sorted(
+            frozenset.intersection(*(unread for _, unread, _ in counts))
+            - (frozenset() if alike else {"seq_len"})
+        ),
+        blocks=counts[-1][2],
+    )
+
+
+def _batches_are_alike(made: FamilyModels, request: Count) -> bool:
+    """Whether the user's batches are known to have the same shapes, whatever length is asked for.
+    Raises `UnsupportedError` where they are none to train on."""
+    spec, shapes = request.shallow[0], []
+    try:
+        with dataless():
+            made.make(spec)
+            for seq_len in (min(request.seq_lens), max(request.seq_lens)):
+                batch = made.batch(spec, SAMPLES, seq_len, None)
+                shapes.append({name: tensor.shape for name, tensor in batch.items()})
+            return shapes[0] == shapes[1] and made.flops_per_sample(spec, seq_len) is None
+    except UnsupportedError:
+        raise
+    except Exception:  # noqa: BLE001 - of the user's code, and perhaps only without data
+        traceback.print_exc()
+        return False
 
 
 def _shares(request: Count, parameters: Sequence[Parameters]) -> list[list[float]]:
@@ -55,7 +86,7 @@ def _shares(request: Count, parameters: Sequence[Parameters]) -> list[list[float
     blocks, which no list in its config names, there are none."""
     if not request.shares:
         return [[] for _ in request.models]
-    shallow = [_parameters(spec).parameters for spec in request.shallow]
+    shallow = [_parameters(spec)[0].parameters for spec in request.shallow]
     return [
         shares if math.isclose(of.parameters, _mixed(shares, shallow), rel_tol=1e-9) else []
         for of, shares in zip(parameters, request.shares, strict=True)
@@ -84,7 +115,8 @@ def _one_step(spec: ModelSpec, seq_len: int) -> None:
     made.loss(module, batch).backward()  # type: ignore[no-untyped-call]
 
 
-def _parameters(spec: ModelSpec) -> Parameters:
+def _parameters(spec: ModelSpec) -> tuple[Parameters, frozenset[str], int]:
+    """Of a model; the settings that its maker did not read, and the number of its units."""
     made = family(spec.name)
     with torch.device("meta"):
         module = made.make(spec)
@@ -95,7 +127,7 @@ def _parameters(spec: ModelSpec) -> Parameters:
         sum(p.numel() for p in unit.parameters() if p.dim() >= 2) for unit in made.units(module)
     ]
     width, vocab_size = made.sizes(spec, module)
-    return Parameters(
+    counted = Parameters(
         width=width,
         vocab_size=vocab_size,
         parameters=sum(p.numel() for p in module.parameters()),
@@ -104,6 +136,7 @@ def _parameters(spec: ModelSpec) -> Parameters:
         largest_block=max(units, default=sum(p.numel() for p in blocks.values())),
         own_optimizer=made.optimizer() is not None,
     )
+    return counted, made.unread, len(units)
 
 
 def _flops(spec: ModelSpec, seq_len: int) -> float:

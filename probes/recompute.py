@@ -45,8 +45,8 @@ def checkpointed(kind: str) -> Callable[..., Any]:
     if not on_host(kind):
         return call
 
-    def moved(function: Callable[..., Any], *args: Any) -> Any:
+    def moved(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
         with save_on_cpu(pin_memory=True):
-            return call(function, *args)
+            return call(function, *args, **named)
 
     return moved

@@ -95,6 +95,32 @@ def test_what_is_not_made_is_said_once(tmp_path: Path, model: str, code: int, wh
 
 
 @pytest.mark.slow
+def test_checkpointing_without_effect_is_left_out(tmp_path: Path) -> None:
+    flags = ["--model", "factory:mine:without_blocks", "--dry-run"]
+    ran = tune(tmp_path, *flags)
+    assert ran.returncode == 0, ran.stderr
+    said = " ".join(ran.stdout.split())
+    assert "2 of 2 candidates" in said
+    assert "names no blocks: none and full are the same training" in said
+    ran = tune(tmp_path, *flags, "--checkpointing", "full")
+    assert ran.returncode == 2
+    assert ran.stderr.strip().endswith("leave --checkpointing out")
+
+
+@pytest.mark.slow
+def test_checkpointing_that_we_apply_is_told(tmp_path: Path) -> None:
+    flags = ["--model", "factory:mine:unread", "--dry-run"]
+    ran = tune(tmp_path, *flags)
+    assert ran.returncode == 0, ran.stderr
+    said = " ".join(ran.stdout.split())
+    assert "4 of 4 candidates" in said
+    assert "2 blocks the factory never reads spec.checkpointing" in said
+    ran = tune(tmp_path, *flags, "--depth", "2,3")
+    assert ran.returncode == 2
+    assert "--depth 2,3: the factory never reads spec.depth; leave --depth out" in ran.stderr
+
+
+@pytest.mark.slow
 def test_flops_that_are_none_are_said_to_be_a_guess(tmp_path: Path) -> None:
     ran = tune(tmp_path, "--model", "factory:mine:no_flops", "--dry-run")
     assert ran.returncode == 0, ran.stderr

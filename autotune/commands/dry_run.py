@@ -25,6 +25,7 @@ def print_plan(space: Space, first: Candidate, budget_s: float, predictor: Predi
     searched = {name: values for name, values in space.axes.items() if len(values) > 1}
     total = math.prod(len(values) for values in space.axes.values())
     builds = "1 build" if len(space.builds) == 1 else f"{len(space.builds)} builds"
+    builds += " of model and engine"
     console = Console(highlight=False)
     console.print("[bold]Searched[/]")
     console.print(_columns((name, _values(values)) for name, values in searched.items()))

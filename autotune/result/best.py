@@ -83,6 +83,11 @@ class Config(Batching, Settings, Shape):
         return f" on {self.nodes} nodes" if self.nodes > 1 else ""
 
     @property
+    def has_samples_alone(self) -> bool:
+        """Whether it is of a user's function, and a sample is one token."""
+        return self.model.startswith("factory:") and self.seq_len == 1
+
+    @property
     def replicas(self) -> int:
         """Number of ranks, or groups of ranks, with data of their own."""
         return self.data_parallel or self.world_size

@@ -48,7 +48,9 @@ def why_nothing(
     if tried:
         heedless = [_cause(r, space) for r in tried if r.outcome.only]
         first = heedless[0] if heedless else f"first, {_cause(tried[0], space)}"
-        return StudyEnd(Ending.NO_MEASUREMENT, f"nothing could be measured; {first}")
+        again = "; mend it, and start with a new --out: --resume repeats nothing"
+        what = f"{first}{again if tried[0].outcome.verdict.broke else ''}"
+        return StudyEnd(Ending.NO_MEASUREMENT, f"nothing could be measured; {what}")
     more = max(2, math.ceil(2 * budget_s / 60))
     early = f"the budget ended before anything was measured; try --budget {more}m"
     saw = next((r.outcome.reason.partition("; ")[2] for r in records), "")

@@ -130,6 +130,10 @@ class Counted:
     """Forward and backward, without checkpointing, by [model][seq_len]."""
     uncounted: str
     """Why FLOPs could not be counted, and are 6 per parameter and token; or empty."""
+    unread: list[str] = field(default_factory=list)
+    """Settings that the user's function reads for none of the models."""
+    blocks: int = 0
+    """Of the last model: parts that are sharded on their own."""
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,8 @@ class Settings:
         help=(
             "Activation checkpointing: none; full; 1/2 or 1/3 (every second or third block);"
             " selective (keep the results of matrix products and attention); host (keep the"
-            " inputs of blocks in host memory) (default: none,full)."
+            " inputs of blocks in host memory). A factory that reads spec.checkpointing applies"
+            " it itself; else autotune applies it to the blocks (default: none,full)."
         ))))
     attention: str = field(default="auto", metadata=row(Axis(
         label="attention", quiet=True,

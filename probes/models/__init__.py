@@ -35,6 +35,8 @@ class FamilyModels(ABC):
 
     on_meta = True
     """Whether a model of the meta device can be drawn later; else it is made whole."""
+    unread: frozenset[str] = frozenset()
+    """Settings that the user's function did not read as it made the latest model."""
 
     def import_library(self) -> None:
         """Import what `make` needs. Start no thread and touch no device."""

@@ -500,7 +500,7 @@ def test_a_dry_run_tells_space_and_probe(run: Runs, monkeypatch: pytest.MonkeyPa
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "depth 2, 4" in lines
     assert "micro_batch 1 to 16 (16 values)" in lines
-    assert "48 of 128 candidates are valid, in 4 builds" in lines
+    assert "48 of 128 candidates are valid, in 4 builds of model and engine" in lines
     assert "vocab_size 777 --gpt" in lines
     assert "depth 4, seq_len 64, micro_batch 6, checkpointing full" in lines
 

@@ -84,6 +84,19 @@ def test_a_model_s_optimizer_is_used(tmp_path: Path, case: tuple[str, dict[str, 
     assert trained.losses == pytest.approx(own_reference().losses, rel=1e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "stage"), [("fsdp", 3), ("deepspeed", 3)])
+def test_blocks_that_we_checkpoint_train_as_others(
+    tmp_path: Path, engine: str, stage: int
+) -> None:
+    of = counted("factory:tests.support.own:unread", (2,), (32,))
+    plain = train(tmp_path / "plain", "ddp", workload=of, copy=True)
+    other = train(
+        tmp_path / "other", engine, stage=stage, workload=of, copy=True, checkpointing="full"
+    )
+    assert other.losses == pytest.approx(plain.losses, rel=1e-4)
+
+
 def test_the_reference_learns() -> None:
     losses = reference().losses
     assert losses == sorted(losses, reverse=True)

@@ -512,6 +512,11 @@ def test_a_result_over_several_nodes_says_so(tmp_path: Path) -> None:
     assert configuration(found).endswith("4 ranks on 2 nodes)")
 
 
+def test_samples_of_one_token_have_no_length() -> None:
+    config = replace(result("ddp", 0).config, model="factory:a:b", seq_len=1)
+    assert configuration(config).startswith("depth 2, micro_batch 2, checkpointing none")
+
+
 @pytest.mark.parametrize(("nodes", "why"), [(0, r"\$\.config\.nodes"), (5, "5 of 4 ranks")])
 def test_a_number_of_nodes_that_cannot_be_is_refused(tmp_path: Path, nodes: int, why: str) -> None:
     body = result("ddp", 0, world_size=4, nodes=2).to_json()

@@ -128,6 +128,12 @@ def test_a_script_is_named_by_what_it_is_told_and_its_heedlessness_is_the_cause(
     )
 
 
+def test_after_a_crash_a_new_folder_is_named() -> None:
+    crashed = record(space().candidates[0], Verdict.CRASHED)
+    ended = why_nothing([crashed], space(), None, 60.0)
+    assert ended.message.endswith("start with a new --out: --resume repeats nothing")
+
+
 def test_what_a_script_s_candidate_settles_is_told_by_what_it_is_told() -> None:
     among = space_of("python train.py --batch {micro_batch}", micro_batch="1,2", seq_len="")
     ledger = Ledger(among, "tokens_per_s", Predictor(among, "cpu"))

@@ -77,4 +77,81 @@ def unused(spec: BuildSpec) -> OwnModel:
     return OwnModel(module=module, make_batch=batch, loss=loss)
 
 
+PLAIN = BuildSpec(depth=2, seq_len=8, dtype="fp32", checkpointing="none", device="cpu")
+
+
+def unread(spec: BuildSpec) -> OwnModel:
+    print("asked for", spec)
+    return OwnModel(module=Net(PLAIN), make_batch=batch, loss=loss)
+
+
+def without_blocks(spec: BuildSpec) -> OwnModel:
+    return OwnModel(module=Net(PLAIN), make_batch=batch, loss=loss, blocks=[])
+
+
+def reads_later(spec: BuildSpec) -> OwnModel:
+    module = Net(PLAIN)
+    module.spec = spec  # type: ignore[assignment]
+    return OwnModel(module=module, make_batch=batch, loss=loss)
+
+
+def no_argument() -> OwnModel:
+    return small(PLAIN)
+
+
+def no_loss(spec: BuildSpec) -> OwnModel:
+    return OwnModel(module=Net(spec), make_batch=batch)  # type: ignore[call-arg]
+
+
+def two_arguments(spec: BuildSpec) -> OwnModel:
+    return OwnModel(module=Net(spec), make_batch=lambda size, generator: {}, loss=loss)  # type: ignore[arg-type, misc]
+
+
+def a_class(spec: BuildSpec) -> OwnModel:
+    return OwnModel(module=Net, make_batch=batch, loss=loss)  # type: ignore[arg-type]
+
+
+def of_batch(made: object) -> OwnModel:
+    """With FLOPs of its own: nothing is counted on the batch."""
+    return OwnModel(
+        module=Net(PLAIN), make_batch=lambda size, seq_len, generator: made, loss=loss,  # type: ignore[arg-type, return-value]
+        flops_per_token=lambda seq_len: 6.0,
+    )  # fmt: skip
+
+
+def a_tuple(spec: BuildSpec) -> OwnModel:
+    return of_batch((torch.zeros(2, 8), torch.zeros(2)))
+
+
+def a_list_in_it(spec: BuildSpec) -> OwnModel:
+    return of_batch({"x": torch.zeros(2, 8), "label": [0, 1]})
+
+
+def eight(spec: BuildSpec) -> OwnModel:
+    return of_batch({"x": torch.zeros(8, 8), "label": torch.zeros(8)})
+
+
+def of_eight(size: int, seq_len: int, generator: torch.Generator | None) -> dict[str, Tensor]:
+    return batch(size, 8, generator)
+
+
+def images(spec: BuildSpec) -> OwnModel:
+    """Its samples have no length."""
+    return OwnModel(module=Net(PLAIN), make_batch=of_eight, loss=loss)
+
+
+def known_flops(spec: BuildSpec) -> OwnModel:
+    return OwnModel(
+        module=Net(PLAIN), make_batch=of_eight, loss=loss, flops_per_token=lambda seq_len: 6.0
+    )
+
+
+def no_list(spec: BuildSpec) -> OwnModel:
+    return OwnModel(module=Net(spec), make_batch=batch, loss=loss, blocks=6)  # type: ignore[arg-type]
+
+
+def names(spec: BuildSpec) -> OwnModel:
+    return OwnModel(module=Net(spec), make_batch=batch, loss=loss, blocks="ab")  # type: ignore[arg-type]
+
+
 number = 3

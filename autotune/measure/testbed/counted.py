@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
+from autotune.errors import UsageError
+from autotune.space.axes import AXES
 from autotune.space.models import FAMILIES
 from autotune.space.models.counted import CountedShape
+from autotune.space.options import Options
 from autotune.space.space import Fixed
 from autotune.space.workload import Workload
 from autotune.wire.helpers import Count, Counted
@@ -21,8 +24,8 @@ def counted(
     seq_lens: Sequence[int],
     count: CountModels,
     device_kind: str,
-) -> tuple[Workload, list[Fixed]]:
-    """`workload` with the counts of its model, and what has to be said of them."""
+) -> tuple[Workload, Counted]:
+    """`workload` with the counts of its model, and these."""
     if (mix := workload.length_mix) is not None:
         seq_lens = sorted({*seq_lens, *map(mix.weighted_mean, seq_lens)})
     family = FAMILIES[workload.family]
@@ -45,10 +48,53 @@ def counted(
             depths, found.parameters, found.flops_per_sample, strict=True
         )
     ]
-    remarks = [Fixed("FLOPs", "6 a parameter and token", f"not counted: {found.uncounted}")]
-    return replace(
-        workload, shapes=shapes, vocab_size=shapes[0].vocab_size
-    ), remarks if found.uncounted else []
+    return replace(workload, shapes=shapes, vocab_size=shapes[0].vocab_size), found
+
+
+def remarks(options: Options, found: Counted) -> tuple[list[Fixed], dict[str, str]]:
+    """What has to be said of the counts `found`; by axis, why the user's function has its plain
+    value alone.
+
+    Raises:
+        UsageError: other values were asked for.
+    """
+    said, whys = list[Fixed](), dict[str, str]()
+    if found.uncounted:
+        said.append(Fixed("FLOPs", "6 a parameter and token", f"not counted: {found.uncounted}"))
+    for name in ("depth", "checkpointing", "attention"):
+        if name not in found.unread:
+            continue
+        why = f"the factory never reads spec.{name}"
+        if name == "checkpointing" and found.blocks:
+            blocks = f"{found.blocks} blocks" if found.blocks > 1 else "1 block"
+            said.append(Fixed("recomputed", blocks, f"{why}: autotune applies it to them"))
+            continue
+        if name == "checkpointing":
+            why += ", and OwnModel names no blocks: none and full are the same training"
+        whys[name] = why
+        values = options.space.axes.get(name, ())
+        if set(values) - {AXES[name].plain}:
+            flag = AXES[name].flag
+            raise UsageError(f"{flag} {','.join(map(str, values))}: {why}; leave {flag} out")
+    lengths = options.space.axes.get("seq_len", ())
+    if "seq_len" in found.unread and options.space.length_mix is None:
+        if len(lengths) > 1:
+            raise UsageError(
+                f"--seq-len {','.join(map(str, lengths))}: make_batch makes the same of each; name"
+                " one, or leave --seq-len out"
+            )
+        if not lengths:
+            whys["seq_len"] = "make_batch does not use it: a token is a sample here"
+    return said, whys
+
+
+def of_one_length(workload: Workload) -> Workload:
+    """`workload` where a sample is one token."""
+    shapes = [
+        replace(each, seq_lens=[1], flops=[each.flops[0] * each.seq_lens[0]])
+        for each in workload.shapes
+    ]
+    return replace(workload, shapes=shapes, recipe=dict(workload.recipe) | {"seq_len": 1})
 
 
 def _by_length(

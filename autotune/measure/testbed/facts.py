@@ -18,9 +18,11 @@ from autotune.space.workload import Workload
 def facts(options: Options, workload: Workload, device: Device, dtype_why: str) -> list[Fixed]:
     """What all candidates share of model, arithmetic and device."""
     if workload.shapes:
-        sizes = [
+        sizes = [] if workload.family == "factory" else [
             Fixed("width", str(workload.shapes[0].width), "the model's"),
             Fixed("outputs", str(workload.vocab_size), "the model's"),
+        ]  # fmt: skip
+        sizes += [
             Fixed("parameters", ", ".join(_count(s) for s in workload.shapes), "counted"),
             *_task(options, workload, device.kind),
         ]  # fmt: skip

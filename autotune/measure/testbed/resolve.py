@@ -11,7 +11,7 @@ from autotune.device.device import Device
 from autotune.errors import UsageError
 from autotune.measure.testbed.basis import Basis, limits_of
 from autotune.measure.testbed.candidates import asked_axes, axes_of
-from autotune.measure.testbed.counted import CountModels, counted
+from autotune.measure.testbed.counted import CountModels, counted, of_one_length, remarks
 from autotune.measure.testbed.facts import facts, usual_optimizer
 from autotune.measure.testbed.lacking import check_machine
 from autotune.measure.testbed.lengths import padded_longest, read_mix
@@ -82,23 +82,28 @@ def resolve(
         nodes=layout.nodes,
     )
     check_machine(options, workload, device, here=here)
-    family, remarks = FAMILIES[options.model.family], list[Fixed]()
+    family, said, unread = FAMILIES[options.model.family], list[Fixed](), dict[str, str]()
     if known is not None and not family.is_code:
         workload = replace(workload, shapes=known.shapes, vocab_size=known.vocab_size)
     elif family.counted:
         assert count is not None, "whoever offers such models can count them"
-        workload, remarks = counted(workload, model.depths, model.seq_lens, count, device.kind)
+        workload, found = counted(workload, model.depths, model.seq_lens, count, device.kind)
+        said, unread = remarks(options, found)
+    seq_lens = model.seq_lens
+    if "seq_len" in unread:
+        workload, seq_lens = of_one_length(workload), (1,)
     chosen = stages_and_offloads(
         options, workload, limits, max(model.depths), device.kind, here=here
     )
-    asked, whys = asked_axes(options, model.seq_lens), dict(chosen.whys)
+    asked, whys = asked_axes(options, seq_lens), unread | chosen.whys
+    checkpointing = ("none",) if "checkpointing" in unread else ("none", "full")
     if options.model.preset and "optimizer" not in asked:
         asked["optimizer"] = (gpt.PRESETS[options.model.preset].optimizer,)
         whys["optimizer"] = "--preset"
     axes = axes_of(
-        {"micro_batch": model.defaults.micro_batch, "checkpointing": ("none", "full")}
+        {"micro_batch": model.defaults.micro_batch, "checkpointing": checkpointing}
         | asked
-        | {"depth": model.depths, "seq_len": model.seq_lens}
+        | {"depth": model.depths, "seq_len": seq_lens}
         | {"zero_stage": chosen.stages, "offload": chosen.offloads}
     )
     return Basis(
@@ -115,7 +120,7 @@ def resolve(
         more=[
             *_batch(options),
             Fixed("engine", options.space.engine, "--engine"),
-            *remarks,
+            *said,
             *([] if "optimizer" in axes else [usual_optimizer(workload, axes["depth"][0])]),
         ],
         whys={"optimizer": AXES["optimizer"].flag} | whys,

@@ -9,6 +9,7 @@ from shlex import quote
 import jinja2
 
 from autotune.result.best import Best, Config
+from autotune.result.export.env import thread_lines
 from autotune.result.export.format import FACTS, Exported, exported, machines
 from autotune.result.export.nodes import checked, torchrun
 
@@ -60,10 +61,7 @@ case "${LAUNCHER:-torchrun}" in
   *) echo "LAUNCHER is torchrun, deepspeed or accelerate" >&2; exit 2 ;;
 esac
 """
-_THREADS = ("OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_")
-"""Beginnings of variables on which the speed of a host's processes depends."""
 _ACCELERATE = ' --deepspeed_config_file "$here/accelerate-deepspeed.json"'
-_SAFE = re.compile(r"[\w.,:+=@/-]+")
 _ENV_FILE = "launch-deepspeed.env"
 """Variables that DeepSpeed's launcher sets on each node. It passes on few others."""
 
@@ -86,11 +84,7 @@ def export(best: Best) -> Exported:
     if on_cpu:
         variables |= {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
     lines = [f"export {name}={quote(value)}\n" for name, value in variables.items()]
-    lines += [
-        f'export {name}="${{{name}:-{value}}}"\n'
-        for name, value in best.environment.get("variables", {}).items()
-        if name.startswith(_THREADS) and _SAFE.fullmatch(str(value))
-    ]
+    lines.append(thread_lines(best))
     if not on_cpu:
         devices = _positions(best, ranks)
         lines.append(f'export CUDA_VISIBLE_DEVICES="${{CUDA_VISIBLE_DEVICES:-{devices}}}"\n')

@@ -27,7 +27,7 @@ def cells_table(best: Best, width: int) -> Table:
     axes = shown_axes(values, of_script=best.config.model.startswith(SCRIPTS))
     measured: _Columns = {
         "samples/s": partial(_samples, best=best),
-        "tokens/s": lambda cell: si(cell.measured.tokens_per_s),
+        "tokens/s": _tokens,
         "FLOP/s": lambda cell: si(cell.measured.model_flops_per_s, "FLOP/s"),
         "peak": lambda cell: f"{cell.measured.share_of_capacity:.0%}",
         "J/token": lambda cell: joules(cell.measured),
@@ -89,7 +89,7 @@ def same_batch_table(best: Best) -> Table:
         "micro x accum" + several: lambda cell: product(cell.config),
         **{axis.label: partial(_value, name=axis.name) for axis in differing},
         "samples/s": partial(_samples, best=best),
-        "tokens/s": lambda cell: si(cell.measured.tokens_per_s),
+        "tokens/s": _tokens,
         "of best": lambda cell: f"{cell.measured.tokens_per_s / most:.1%}",
         "peak": lambda cell: (
             f"{gib(cell.measured.peak_bytes.device)} {cell.measured.share_of_capacity:.0%}"
@@ -128,8 +128,13 @@ def evidence(cell: Cell) -> str:
 
 
 def _samples(cell: Cell, best: Best) -> str:
-    """Its samples/s, where these are the objective."""
-    return si(cell.measured.samples_per_s) if best.objective == "samples_per_s" else ""
+    """Its samples/s, where these are the objective, or there are no tokens."""
+    shown = best.objective == "samples_per_s" or cell.config.has_samples_alone
+    return si(cell.measured.samples_per_s) if shown else ""
+
+
+def _tokens(cell: Cell) -> str:
+    return "" if cell.config.has_samples_alone else si(cell.measured.tokens_per_s)
 
 
 def _waits(measured: Measured) -> str:

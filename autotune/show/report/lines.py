@@ -69,7 +69,7 @@ class Lines:
 
     def rate(self, measured: Measurement) -> str:
         """The rate that is shown first, with its name."""
-        of_samples = self.objective == "samples_per_s"
+        of_samples = self._rate == "samples/s"
         value = measured.samples_per_s if of_samples else measured.tokens_per_s
         return f"{si(value):>5} {self._rate}"
 
@@ -124,7 +124,9 @@ class Lines:
     @property
     def _rate(self) -> str:
         """Name of the rate that is shown first."""
-        return "samples/s" if self.objective == "samples_per_s" else "tok/s"
+        lengths, family = self.space.axes["seq_len"], self.space.workload.model.partition(":")[0]
+        alone = family == "factory" and tuple(lengths) == (1,)  # a sample is one token
+        return "samples/s" if alone or self.objective == "samples_per_s" else "tok/s"
 
     @property
     def _is_wide(self) -> bool:

@@ -159,7 +159,8 @@ def configuration(config: Config) -> str:
     after = ("optimizer", *(("depth",) if of_script and config.depth == 1 else ()))
     names = [
         name for name, axis in AXES.items()
-        if name in always or (getattr(config, name) != axis.plain and name not in after)
+        if (name in always or (getattr(config, name) != axis.plain and name not in after))
+        and not (name == "seq_len" and config.has_samples_alone)
     ]  # fmt: skip
     searched = ", ".join(f"{name} {getattr(config, name)}" for name in names)
     if of_script:
@@ -171,13 +172,16 @@ def _speed(best: Best) -> str:
     config, measured, step = best.config, best.measured, best.measured.step_s
     unit, scale = ("s", 1.0) if step.median >= 1 else ("ms", 1e3)
     median, low, high = (f"{value * scale:.4g}" for value in (step.median, step.low, step.high))
-    samples = best.objective == "samples_per_s"
+    alone = config.has_samples_alone
+    samples = alone or best.objective == "samples_per_s"
     return (
         (f"{si(measured.samples_per_s)} samples/s, " if samples else "")
-        + f"{si(measured.tokens_per_s)} tokens/s, {si(measured.model_flops_per_s, 'FLOP/s')}:"
+        + ("" if alone else f"{si(measured.tokens_per_s)} tokens/s, ")
+        + f"{si(measured.model_flops_per_s, 'FLOP/s')}:"
         f" {median} {unit} a step ({low} to {high} in {step.steps} steps) of"
-        f" {config.global_batch_samples} samples, {best.tokens_per_step:.0f} tokens,"
-        f" grad_accum {config.grad_accum}."
+        f" {config.global_batch_samples} samples,"
+        + ("" if alone else f" {best.tokens_per_step:.0f} tokens,")
+        + f" grad_accum {config.grad_accum}."
         + (f" {joules(measured)} J a token." if measured.joules_per_token else "")
         + _batches(best)
         + (

@@ -20,11 +20,12 @@ PROSE_WIDTH = 100
 
 def shown_axes(values: Mapping[str, Collection[Any]], *, of_script: bool = False) -> list[Axis]:
     """The axes that tell candidates apart, where they have these `values`. A script may not be
-    told of any but micro_batch."""
+    told of any but micro_batch, and samples of one token have no length."""
     return [
         axis for name, axis in AXES.items()
         if len(values.get(name, ())) > 1
-        or (name == "micro_batch" if of_script else not axis.quiet)
+        or ((name == "micro_batch" if of_script else not axis.quiet)
+        and not (name == "seq_len" and set(values.get(name, ())) == {1}))
     ]  # fmt: skip
 
 

@@ -38,8 +38,12 @@ class Factory(Family):
                 f"--model {asked.model}: write factory:package.module:function, importable from"
                 " this folder"
             )
+        module, function = found
+        if module.endswith(".py"):
+            right = f"factory:{module.removesuffix('.py')}:{function}"
+            raise UsageError(f"--model {asked.model}: write {right}, without .py")
         asked.refuse_what_is_of_transformers("a factory")
-        found_in = {"module": found[0], "function": found[1], "folder": str(folder())}
+        found_in = {"module": module, "function": function, "folder": str(folder())}
         return found_in | dict.fromkeys(
             ("seq_len", "dtype", "device")
         )  # whoever knows fills them in

@@ -501,7 +501,7 @@ def test_a_dry_run_names_the_recording_and_writes_nothing(tune: Tune, tmp_path: 
     before = set(tmp_path.iterdir())
     code, out, _ = tune("--dry-run")
     assert (code, set(tmp_path.iterdir())) == (ExitCode.FOUND, before)
-    assert "32 of 32 candidates are valid, in 4 builds" in out
+    assert "32 of 32 candidates are valid, in 4 builds of model and engine" in out
     plan = " ".join(out.split())
     assert "micro_batch 1, 2, 4, 8 checkpointing none, full" in plan
     assert "replay of g.csv, recorded on a processor" in plan

@@ -93,6 +93,7 @@ REFUSED = [
     ({"param_dtype": "bf16", "dtype": "bf16", "engine": "deepspeed", "zero": "0"},
      "--param-dtype bf16 --zero 0: deepspeed cannot do that: .*fp32 copy"),
     ({"optimizer": "adamw8bit", "engine": "deepspeed"}, "adamw8bit: deepspeed cannot do that"),
+    ({"model": "factory:a.py:b"}, "--model factory:a.py:b: write factory:a:b, without .py"),
     ({"loss": "chunked", "model": "factory:a:b"}, "--loss chunked: a factory's loss is its own"),
     ({"loss": "chunked", "model": "bert-large-tiny", "task": "classification"},
      "--loss chunked: classification"),

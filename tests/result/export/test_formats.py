@@ -416,6 +416,16 @@ def test_the_threads_are_those_of_the_measurement(tmp_path: Path) -> None:
         assert ran.stdout == seen
 
 
+def test_threads_are_as_they_were_measured_after_env_sh(tmp_path: Path) -> None:
+    variables = {"OMP_WAIT_POLICY": "PASSIVE", "NCCL_DEBUG": "WARN"}
+    best = replace(RESULTS["ddp"], environment={"variables": variables})
+    made = write(best, tmp_path)
+    assert "not env" not in left_out(best, made)
+    said = '. ./env.sh; echo "$OMP_WAIT_POLICY ${NCCL_DEBUG:-none}"'
+    ran = subprocess.run(["sh", "-c", said], cwd=tmp_path, env={}, capture_output=True, check=True)
+    assert ran.stdout == b"PASSIVE none\n"
+
+
 def test_a_result_that_was_changed_by_hand_is_refused(tmp_path: Path) -> None:
     document = RESULTS["deepspeed"].to_json()
     document["config"]["micro_batch"] += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autotune.show.report.lines import Lines
@@ -35,6 +37,15 @@ def test_a_narrow_line_has_its_result_below_itself() -> None:
     assert trial.endswith("micro 8  zero 2  offload optimizer  ckpt full")
     assert below.split() == ["result", "tok/s", "model", "FLOP/s", "peak"]
     assert result.split() == ["ok", "12.3k", "330", "GFLOP/s", "1.00", "GiB", "25%"]
+
+
+def test_samples_of_one_token_are_counted_as_samples() -> None:
+    plain = SPACES["offload"]
+    axes = plain.axes | {"seq_len": (1,)}
+    among = replace(plain, workload=replace(plain.workload, model="factory:a:b"), axes=axes)
+    header, trial = shown(among, replace(OFFLOADED, seq_len=1), 140)
+    assert "samples/s" in header
+    assert "seq" not in trial
 
 
 def lines_of(
