@@ -11,6 +11,7 @@ from functools import partial
 
 from autotune.errors import NoNodesError
 from autotune.measure.runner import Runner, StopRequestedError
+from autotune.result.choice import MEASURED_UNCONFIRMED
 from autotune.result.earlier import Earlier
 from autotune.result.folder.databases import UnreachableError
 from autotune.result.folder.journal import Journal
@@ -174,6 +175,9 @@ class Study:
         past, ledger = self._records.journal.past, self.ledger
         self._pace.restore(past.records)
         ledger.take(past.records)
+        left = None if self._records.journal.shared else ledger.choice()
+        if left is not None and left.unconfirmed in MEASURED_UNCONFIRMED:
+            self._finals.unconfirmed = left.record.candidate
         self._search.restore(past.suspects, past.interrupted)
         self._records.journal.rewrite(ledger.all)
         self._records.reporter.restored(ledger.records, ledger.incumbent)

@@ -418,6 +418,25 @@ def test_finals_whose_speeds_differ_are_repeated_also_in_a_resumed_study(tmp_pat
     assert next(slower, None) is None
 
 
+def test_a_winner_that_finals_did_not_confirm_comes_first_in_a_resumed_study(
+    tmp_path: Path,
+) -> None:
+    among = replace(SPACE, candidates=SPACE.candidates[:3])
+    unsure = among.candidates[0]
+    # Its one final is as slow as others' searches.
+    slow = killing(4, lambda job: times(1.25 if job.fresh else 1.0, faster(unsure)(job)))
+    with pytest.raises(Killed):
+        Run(tmp_path, slow, among, sampler="grid", finals=3)
+    resumed = Run(tmp_path, faster(unsure), among, sampler="grid", finals=3)
+    finals = [job.candidate for job in resumed.runner.jobs if job.fresh]
+    assert finals[:2] == [unsure, unsure]
+
+
+def faster(one: Candidate) -> Callable[[Job], Result]:
+    """A machine on which `one` is faster than all others, by their FLOPs."""
+    return lambda job: times(0.8 if job.candidate == one else 1.0, equal(job))
+
+
 def equal(job: Job) -> Result:
     """A machine on which all of one length and depth are as fast, and fit."""
     c = job.candidate

@@ -48,8 +48,7 @@ class Caution(Enum):
     )
     FINALS_SLOWER = (
         "Not confirmed: finals of others were over 10% slower than the search measurement of"
-        " this configuration. Run again with a longer --budget and a new --out, on a quiet"
-        " machine."
+        " this configuration. Measure it again on a quiet machine: use --resume with --budget."
     )
     STOPPED_IN_SEARCH = (
         "You stopped the search early: a faster configuration may be untried. Go on with --resume."
@@ -59,8 +58,8 @@ class Caution(Enum):
         " --resume."
     )
     DISTURBED = (
-        "Other processes used much of the processor during timing, so speeds may be too low. Run"
-        " the command again on a quiet machine, with a new --out: --resume repeats nothing."
+        "Other processes used much of the processor during timing. On a quiet machine speeds may"
+        " be higher."
     )
     BROKEN_TRIALS = (
         "Some trials crashed or hung. See trials.csv and logs/ beside best.json for the reasons."

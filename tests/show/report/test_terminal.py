@@ -250,6 +250,14 @@ def test_a_larger_micro_batch_is_not_asked_for_where_the_global_batch_allows_non
     )
 
 
+def test_what_may_be_measured_again_is_by_resume_in_every_caution() -> None:
+    """A user who reads two of them is told one thing."""
+    again = [each.value for each in Caution if "easure it again" in each.value]
+    assert len(again) == 2
+    assert all("--resume with --budget" in text for text in again)
+    assert not any("--out" in each.value for each in Caution)
+
+
 def test_every_caution_has_a_test_of_its_cause() -> None:
     assert {caution for caution, _ in CAUTIONS} == set(Caution)
 
