@@ -317,6 +317,9 @@ class _Session(Setup):
             )  # fmt: skip
         if self.testbed.remark:
             self.reporter.note(self.testbed.remark)
+        resume = quote(str(self.folder.path))
+        if (few := study.few(resume)) is not None:
+            self.reporter.note(few)
         self.reporter.finished(best, self.folder.best)
         shutil.rmtree(self.folder.exports, ignore_errors=True)  # of an earlier winner
         made = export.write(best, self.folder.exports)
@@ -333,18 +336,16 @@ class _Session(Setup):
             if made
             else f"Exports: {without}"
         )
-        if (final_s := study.lacking_s()) is not None:
+        if few is None and (final_s := study.lacking_s()) is not None:
             what = "launch" if self.space.workload.of_script else "final"
             more = math.ceil(ENOUGH_FINALS * final_s / 60)
             self.reporter.note(
-                f"a {what} takes {final_s:.0f} s: autotune --resume"
-                f" {quote(str(self.folder.path))} --budget {more}m"
+                f"a {what} takes {final_s:.0f} s: autotune --resume {resume} --budget {more}m"
             )
         if why := f"stopped by {self.stop.name}" if self.stop.name else lost:
             return StudyEnd(
                 Ending.STOPPED,
-                f"{why}; the best so far is written; go on with"
-                f" --resume {quote(str(self.folder.path))}",
+                f"{why}; the best so far is written; go on with --resume {resume}",
             )
         return StudyEnd(Ending.FOUND)
 

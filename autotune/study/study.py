@@ -6,6 +6,7 @@ best.json. A part of it is kept for the finals; the rest is the search's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 
@@ -28,7 +29,7 @@ from autotune.study.pace import Pace
 from autotune.study.predict.predictor import Predictor
 from autotune.study.prober import Prober
 from autotune.study.records import Records
-from autotune.study.search import Search
+from autotune.study.search import FEW, Search
 from autotune.study.slots import Slots
 from autotune.study.work import NextWork, Slot
 from autotune.wire.budget import Clock, StopFlag
@@ -142,6 +143,20 @@ class Study:
         if choice is None or choice.confirmed or not self._finals.out_of_time:
             return None
         return self._finals.round_s(choice.record)
+
+    def few(self, folder: str) -> str | None:
+        """That the budget had time for few candidates of a script, and what gives it more in that
+        `folder`."""
+        tried, search = self.ledger.probed, self._search
+        every = len(self._space.candidates)
+        if not self._space.workload.of_script or not search.out_of_time or tried >= FEW:
+            return None
+        launch_s = search.launch_s()
+        return (
+            f"Only {tried} of {every} candidates {'was' if tried == 1 else 'were'} tried: a launch"
+            f" takes {launch_s:.0f} s here. For a real search: autotune"
+            f" --resume {folder} --budget {math.ceil(search.enough * launch_s / 60)}m"
+        )
 
     def close(self) -> None:
         """Wait for what still runs, which was asked to stop."""

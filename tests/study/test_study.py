@@ -37,7 +37,7 @@ from autotune.study.study import TRACE_S
 from autotune.study.work import NextWork
 from autotune.wire.budget import VirtualTime
 from autotune.wire.reports import Conditions, Peaks
-from tests.support.launches import space_of
+from tests.support.launches import PLAIN, space_of
 from tests.support.records import MIB, QUIET, space, with_offload
 from tests.support.scripted import ScriptedRunner, ok
 from tests.support.studies import Killed, Run, killing, saturating
@@ -116,6 +116,35 @@ def test_who_is_told_of_a_probe_is_told_until_when_its_part_of_the_budget_is(run
 
 def test_trials_bounds_the_probes_of_the_search(run: Runs) -> None:
     assert len(run(trials=5).runner.searched) == 5
+
+
+@pytest.mark.parametrize(("budget_s", "few"), [(100.0, 5), (400.0, None)])
+def test_a_budget_for_few_launches_of_a_script_is_said_after_the_first_and_at_the_end(
+    run: Runs, budget_s: float, few: int | None
+) -> None:
+    now = VirtualTime()
+
+    def slow(job: Job) -> Result:
+        now.advance(20.0)
+        found = ok(0.1 / job.candidate.tokens)
+        return replace(found, group_start_s=19.0)
+
+    among = space_of(PLAIN, micro_batch="1:64")
+    done = run(slow, among, now=now, budget_s=budget_s, sampler="grid")
+    said = done.study.few("here")
+    first = [note for note in done.listener.notes if note.startswith("a launch takes about")]
+    if few is None:
+        assert (first, said) == ([], None)
+        return
+    assert first == [
+        f"a launch takes about 19 s: 1:40 is enough for about {few}; 20 of 64 candidates need"
+        " about 7m"
+    ]
+    assert said is not None
+    tried = len(done.runner.searched)
+    assert said.startswith(f"Only {tried} of 64 candidates w")
+    assert said.endswith("a launch takes 19 s here. For a real search: autotune --resume here"
+                         " --budget 7m")  # fmt: skip
 
 
 def test_a_round_stays_in_one_build_and_ascends_in_tokens(run: Runs) -> None:
