@@ -61,5 +61,6 @@ def meant(name: str, known: Collection[str]) -> str | None:
     for axis, names in _OTHERS_NAMES.items():
         if plain in names and axis in known:
             return axis
-    near = get_close_matches(plain, known, 1) if len(plain) > _SHORT else []
+    longer = [each for each in known if len(each) > _SHORT]
+    near = get_close_matches(plain, longer, 1) if len(plain) > _SHORT else []
     return near[0] if near else None

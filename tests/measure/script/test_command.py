@@ -142,6 +142,8 @@ def test_every_combination_of_own_axes_is_one_value() -> None:
         "attn=sdpa;fused=0", "attn=sdpa;fused=1", "attn=eager;fused=0", "attn=eager;fused=1",
     )  # fmt: skip
     assert combined({}) == ()
+    ranges = parse_own("bs=2:6:2,7;at=12:30:00h", "--axis")
+    assert ranges == {"bs": ("2", "4", "6", "7"), "at": ("12:30:00h",)}
     assert parse_set("lr=1e-4;url=a=b", "--set") == {"lr": "1e-4", "url": "a=b"}
 
 
@@ -159,6 +161,13 @@ def test_every_combination_of_own_axes_is_one_value() -> None:
         ("true {lr}", {}, "{lr} is unknown; known: .*micro_batch.* needs --axis or --set"),
         ("true {batch}", {}, "{batch} is unknown; did you mean {micro_batch}.* needs --axis or"),
         ("true {seqlen}", {}, "did you mean {seq_len}"),
+        ("true {ckpt}", {}, '{ckpt} is unknown; known: .* --set, for example --axis "ckpt=1,2"'),
+        (
+            "true {bs} {lanes} {ckpt}",
+            {},
+            "{bs} is unknown; did you mean {micro_batch}. {lanes}, {ckpt} are unknown; known:",
+        ),
+        ("true {a}", {"axis": "a=8:2"}, "--axis a=8:2 8:2: the range is reversed; write 2:8"),
         ("true {ofload}", {}, "did you mean {offload}"),
         ("true {micro_batch", {"micro_batch": ""}, "the command has nothing to search"),
         ("true --out {out}", {"micro_batch": ""}, "the command has nothing to search"),
