@@ -23,6 +23,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _RANKS = re.compile(
     r"--(?:nproc[-_]per[-_]node|num[-_]processes|num[-_]gpus|num[-_]accelerators)(?:=(\d+))?"
 )
+_PYTHON = re.compile(r"python[\d.]*|torchrun|accelerate")
 _OF_SHELL = re.compile(r"&&?|\|\|?|\d?>>?\S*|<\S*|\S*;")
 _QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
 _READ_BYTES = 2**20
@@ -86,7 +87,20 @@ class Command:
             raise UsageError(f"--script: {self._unknown(unknown)}")
         program = self._words(words)[0]
         if not _PLACEHOLDER.search(program) and not self._found(program):
-            raise UsageError(f"--script: {program}: command not found")
+            instead = f'; write "python {program} ..."' * program.endswith(".py")
+            raise UsageError(f"--script: {program}: command not found{instead}")
+
+    def check_file(self) -> None:
+        """Raises `UsageError` where python, or a launcher of it, would not find the script."""
+        program, *words = self._words(shlex.split(self.template))
+        if not _PYTHON.fullmatch(Path(program).name):
+            return
+        before = list(itertools.takewhile(lambda word: not word.endswith(".py"), words))
+        if {"-m", "--module", "-c"}.intersection(before) or len(before) == len(words):
+            return
+        script = words[len(before)]
+        if not _PLACEHOLDER.search(script) and not (self.folder / script).exists():
+            raise UsageError(f"--script: {script}: no such file in {self.folder}")
 
     @property
     def with_phases(self) -> Command:

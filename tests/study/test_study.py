@@ -258,7 +258,7 @@ def test_a_study_in_which_all_probes_break_ends_early(run: Runs) -> None:
 
 
 def test_a_script_that_fails_is_tried_with_the_smallest_micro_batch(run: Runs) -> None:
-    among = space_of("python train.py --batch {micro_batch}", micro_batch="1:16", seq_len="")
+    among = space_of("true train.py --batch {micro_batch}", micro_batch="1:16", seq_len="")
 
     def answer(job: Job) -> Result:
         return Result(verdict=Verdict.CRASHED) if job.candidate.micro_batch > 8 else ok(0.1)
@@ -269,7 +269,7 @@ def test_a_script_that_fails_is_tried_with_the_smallest_micro_batch(run: Runs) -
 
 
 def test_a_short_study_of_a_script_on_a_busy_machine_tries_far_apart_sizes(run: Runs) -> None:
-    among = space_of("python train.py --batch {micro_batch}", micro_batch="1:64", seq_len="")
+    among = space_of("true train.py --batch {micro_batch}", micro_batch="1:64", seq_len="")
     draw = random.Random(0).gauss
 
     def noisy(job: Job) -> Result:
@@ -285,7 +285,7 @@ def test_a_short_study_of_a_script_on_a_busy_machine_tries_far_apart_sizes(run: 
 def test_no_probe_is_begun_that_a_launch_leaves_no_time_for(
     run: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    among = space_of("python train.py --batch {micro_batch}", micro_batch="1:64", seq_len="")
+    among = space_of("true train.py --batch {micro_batch}", micro_batch="1:64", seq_len="")
     now, late = VirtualTime(), list[float]()
     plain = ScriptedRunner.run
 

@@ -44,6 +44,8 @@ def resolve_script(
     """
     check_energy(options, device)
     command = options.script.command if known is None else command_of(known)
+    if known is None:
+        command.check_file()
     model = _described(options, known)
     axes = _axes(options, command, device.kind, model)
     points = points_of(axes)

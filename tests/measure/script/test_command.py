@@ -15,7 +15,7 @@ from autotune.space.command import Command, combined, parse_own, parse_set
 from autotune.space.space import LEFT_OUT
 from autotune.space.workload import Workload
 from autotune.study.predict.predictor import Predictor
-from tests.support.launches import space_of
+from tests.support.launches import BIN, PYTHON, space_of
 
 
 def command(template: str, folder: Path = Path("/"), **own: tuple[str, ...]) -> Command:
@@ -148,6 +148,19 @@ def test_every_combination_of_own_axes_is_one_value() -> None:
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        "{micro_batch}.py",
+        "-m no.py {micro_batch}",
+        "-c pass no.py {micro_batch}",
+        "-V {micro_batch}",
+    ],
+)
+def test_a_script_that_may_be_there_is_not_refused(words: str) -> None:
+    assert space_of(f"{PYTHON} {words}", seq_len="").candidates
+
+
+@pytest.mark.parametrize(
     ("script", "more", "says"),
     [
         ("", {}, "the command is empty"),
@@ -158,6 +171,9 @@ def test_every_combination_of_own_axes_is_one_value() -> None:
         ("true {micro_batch} 2>&1 | tee log", {}, "2>&1 needs a shell"),
         ("true 'x", {}, "quote it"),
         ("no-such-program {micro_batch}", {}, "no-such-program: command not found"),
+        ("train.py {micro_batch}", {}, 'train.py: command not found; write "python train.py'),
+        (f"{PYTHON} -u trian.py {{micro_batch}}", {}, "--script: trian.py: no such file in "),
+        (f"{BIN}/torchrun --standalone /no/x.py {{micro_batch}}", {}, "/no/x.py: no such file"),
         ("true {lr}", {}, "{lr} is unknown; known: .*micro_batch.* needs --axis or --set"),
         ("true {batch}", {}, "{batch} is unknown; did you mean {micro_batch}.* needs --axis or"),
         ("true {seqlen}", {}, "did you mean {seq_len}"),
