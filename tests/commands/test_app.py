@@ -308,6 +308,12 @@ def test_a_file_that_cannot_be_read_is_named(
         (["--seed", "x"], "--seed x: not a whole number", "write it as 2"),
         (["--bugdet", "30m"], "Unknown option: --bugdet", "--budget"),
         (["--bs", "4"], "Unknown option: --bs.", "Did you mean --micro-batch?"),
+        (["--ckpt", "4"], "Unknown option: --ckpt.", "See --help."),
+        (
+            ["--script", "python {ckpt}", "--ckpt", "yes,no"],
+            "Unknown option: --ckpt. See --help.",
+            'A flag of the script needs --axis "ckpt=1,2", and {ckpt} in --script.',
+        ),
         (["--xyz", "4"], "Unknown option: --xyz.", "See --help."),
         (["export", "--bs", "4"], "Unknown option: --bs.", "See --help."),
         (["--no-dry-run"], "Unknown option: --no-dry-run", "--dry-run"),
