@@ -73,6 +73,8 @@ class Setup:
     testbed: Testbed
     manifest: Manifest
     resumed: Resumed | None = None
+    built_in: bool = False
+    """Whether nothing was named to be tuned."""
 
 
 def run(setup: Setup, *, reporter: Reporter, clock: Clock, stop: StopFlag) -> StudyEnd:
@@ -166,6 +168,8 @@ class _Session(Setup):
             resumed.check_idle()
         self.journal.attend(self.clock, self.stop, self.reporter.note)
         self.journal.begin(argv, self.clock.budget_s, accepted)
+        if self.built_in:
+            self.reporter.note("no --script or --model: tuning the built-in GPT")
         self.reporter.started(self.space, self.clock.budget_s, self.folder.path)
         if resumed is not None:
             self._tell_of(past, "joined" if resumed.joined else "resumed")

@@ -487,6 +487,18 @@ def test_a_dry_run_starts_and_writes_nothing(run: Runs, ends: Ends, empty_folder
     assert (arguments, list(empty_folder.iterdir())) == ({}, [])
 
 
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [([], True), (["--model", "gpt"], False), (["--script", "true {micro_batch}"], False)],
+)
+def test_where_nothing_was_named_to_be_tuned_that_is_known(
+    run: Runs, ends: Ends, named: list[str], said: bool
+) -> None:
+    given = ends(Ending.FOUND)
+    run("--device", "cpu", "--out", "mine", *named)
+    assert given["built_in"] == said
+
+
 def test_a_dry_run_tells_space_and_probe(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Candidate(depth=4, seq_len=64, micro_batch=6, checkpointing="full")
     monkeypatch.setattr(search, "first_candidate", lambda *known: first)
