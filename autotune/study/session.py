@@ -335,7 +335,7 @@ class _Session(Setup):
             )  # fmt: skip
         without = export.left_out(best, made)
         self.reporter.note(
-            f"Exports: {self.folder.exports.name}/ has {', '.join(made)}"
+            f"Exports: {self.folder.exports}/ has {', '.join(made)}"
             f"{f'; {without}' if without else ''}"
             if made
             else f"Exports: {without}"

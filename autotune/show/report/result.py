@@ -23,6 +23,8 @@ from autotune.wire.reports import DURING, EVALUATE, SAVE
 SHOWN_TIES = 4
 WAITS = 0.1
 """Share of a step that waits for data, from which on the report mentions it."""
+FEW_PEAKS = 5
+"""Of fewer probes, the median error of their peaks says nothing."""
 UNSEEN = {EVALUATE: "evaluation", SAVE: "saving"}
 HOST_FULL = 0.8
 """Share of the host's memory in use, above which more processes may not have room."""
@@ -120,7 +122,7 @@ def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, 
     counts = f"{counts_text(trials)}; final rounds: {finals}"
     print_lines(console, Text(), *paragraph(counts, width, "Trials: "))
     known = best.prediction
-    if known is not None and known.peak_median_error is not None:
+    if known is not None and known.peak_median_error is not None and known.trials >= FEW_PEAKS:
         off = f"{known.peak_median_error:.1%}"
         text = f"Memory: predicted peaks were off by {off} (median; probes: {known.trials})"
         print_lines(console, Text(text))
@@ -269,14 +271,16 @@ def _sure(best: Best) -> list[str]:
     if sure is None:
         alone = best.trials["ok"] + best.trials["pruned"] == 1
         return ["No other configuration that fits was measured, so another may be faster."] * alone
-    most = "Most tokens per joule" if best.objective == "tokens_per_joule" else "The fastest"
+    what = (
+        "has the most tokens per joule" if best.objective == "tokens_per_joule" else "is fastest"
+    )
     among = "all that fit"
     if best.untried != 0:
-        among = f"the {best.trials['ok'] + best.trials['pruned']} measured that fit"
-    text = f"{most} of {among}, with a probability of {sure.best:.0%}"
+        among = f"the {best.trials['ok'] + best.trials['pruned']} that were measured and fit"
+    text = f"Of {among}, this one {what} with a probability of {sure.best:.0%}."
     if sure.best < 0.995:
-        text += f"; within 1% of the fastest, with {sure.within_1_percent:.0%}"
-    text += f". Next: {_differs(sure.next, best)}." if sure.next else "."
+        text += f" It is within 1% of the best of them with {sure.within_1_percent:.0%}."
+    text += f" Next: {_differs(sure.next, best)}." if sure.next else ""
     if best.untried:
         text += f" {best.untried} of the {best.candidates} candidates were not tried."
     return [text]
