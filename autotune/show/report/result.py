@@ -162,10 +162,16 @@ def configuration(config: Config) -> str:
         name for name, axis in AXES.items()
         if name in always or (getattr(config, name) != axis.plain and name not in after)
     ]  # fmt: skip
-    searched = ", ".join(f"{name} {getattr(config, name)}" for name in names)
+    searched = ", ".join(_named(name, config) for name in names)
     if of_script:
         return f"{searched} (optimizer {config.optimizer}, {config.ranks})"
     return f"{searched} ({config.dtype}, {config.optimizer}, {config.engine}, {config.ranks})"
+
+
+def _named(axis: str, config: Config) -> str:
+    """A value with the name of its axis, which those of the user's own axes have already."""
+    value = getattr(config, axis)
+    return str(value) if axis == "own" else f"{axis} {value}"
 
 
 def _speed(best: Best) -> str:
@@ -290,9 +296,7 @@ def _differs(config: Config, best: Best) -> str:
     """The axes in which `config` is not the winner."""
     one, winner = config.candidate, best.config.candidate
     return ", ".join(
-        f"{axis} {getattr(one, axis)}"
-        for axis in AXES
-        if getattr(one, axis) != getattr(winner, axis)
+        _named(axis, config) for axis in AXES if getattr(one, axis) != getattr(winner, axis)
     )
 
 

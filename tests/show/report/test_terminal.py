@@ -169,6 +169,20 @@ def test_the_end_says_how_sure_it_is(sure: Sure | None, said: str) -> None:
         assert ". Next: " in " ".join(finished(replace(found, sure=following)).split())
 
 
+def test_a_value_of_an_axis_of_the_user_s_own_has_one_name_everywhere() -> None:
+    own = ("ckpt=yes", "ckpt=no")
+    candidates = tuple(replace(A, own=each) for each in own)
+    axes = SPACE.axes | {"own": own}
+    among = replace(SPACE, axes=axes, candidates=candidates)
+    screen, _, reporter = plain(140)
+    reporter.started(among, 60.0, FOLDER)
+    told = record(candidates[0])
+    reporter.told(told, told)
+    reporter.finished(best(told, record(candidates[1], tokens_per_s=1), among=among), FOLDER)
+    assert screen.text.count("ckpt=yes") == 3
+    assert not any(f"{word} ckpt=" in screen.text for word in ("own", "axis"))
+
+
 def test_all_is_said_of_all_candidates_alone() -> None:
     few = replace(SPACE, candidates=(A, C))
     found = best(record(A, purpose="final"), record(A), record(C), among=few)
