@@ -220,6 +220,11 @@ def test_a_script_that_may_be_there_is_not_refused(words: str) -> None:
         ("true {micro_batch}", {"given": "lr=1"}, "--set: the script is not told of it"),
         ("true {deepspeed_config}", {"given": "lr=fast"}, "--set lr=fast: .* takes a number"),
         ("true {micro_batch}", {"global_batch": "8"}, "write {grad_accum}"),
+        (
+            "true {micro_batch} {grad_accum}",
+            {"global_batch": "64tok"},
+            "--global-batch 64tok: the script is not told its length",
+        ),
         ("true {grad_accum}", {"global_batch": "8", "micro_batch": ""}, "write {micro_batch}"),
         ("true {micro_batch}", {"model": "llama-3-8b"}, "--script has its own model"),
         ("torchrun --nproc-per-node 2 {micro_batch}", {"world_size": "4"}, "write {world_size}"),
