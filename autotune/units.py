@@ -26,10 +26,10 @@ _BYTES = {"b": 1} | {
 
 
 def parse_duration_s(text: str, flag: str) -> float:
-    """Seconds in "90s", "30m", "1.5h" or a bare number of seconds.
+    """Seconds in "90s", "30m" or "1.5h".
 
     Raises:
-        UsageError: not a duration, not above 0, or above `LONGEST_S`.
+        UsageError: not a duration, not above 0, above `LONGEST_S`, or without a unit.
     """
     number, unit = _split(text)
     if number is None or (unit and unit not in _SECONDS):
@@ -37,6 +37,11 @@ def parse_duration_s(text: str, flag: str) -> float:
     seconds = number * _SECONDS[unit or "s"]
     if not 0 < seconds <= LONGEST_S:
         raise UsageError(f"{flag} {text}: must be more than 0 and at most a year, e.g. 30m")
+    if not unit:
+        number_text = text.strip()
+        raise UsageError(
+            f"{flag} {text}: seconds or minutes? Write {number_text}s or {number_text}m"
+        )
     return seconds
 
 

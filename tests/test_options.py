@@ -28,7 +28,7 @@ PARSERS: list[Callable[[str, str], Any]] = [
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90s", 90), ("30m", 1800), ("1.5h", 5400), ("45", 45), (" 2 M ", 120), (".5s", 0.5)],
+    [("90s", 90), ("30m", 1800), ("1.5h", 5400), ("45s", 45), (" 2 M ", 120), (".5s", 0.5)],
 )
 def test_a_duration_is_read_in_seconds(text: str, seconds: float) -> None:
     assert parse_duration_s(text, "--budget") == seconds
@@ -108,6 +108,7 @@ def test_names_keep_their_order_and_come_out_once() -> None:
 
 
 WRONG = [
+    (parse_duration_s, "2", "2m"),
     (parse_duration_s, "30x", "30m"),
     (parse_duration_s, "", "30m"),
     (parse_duration_s, "-5m", "30m"),

@@ -48,6 +48,9 @@ def one_line(error: UsageError | CycloptsError) -> str:
         flags = [name for each in error.argument_collection for name in each.names if each.parse]
         near = meant(asked.lstrip("-"), [flag.lstrip("-").replace("-", "_") for flag in flags])
         hint = f" Did you mean --{near.replace('_', '-')}?" if near else " See --help."
+        if any("--script" in each.names and each.tokens for each in error.argument_collection):
+            name = asked.lstrip("-").replace("-", "_")
+            hint += f' A flag of the script needs --axis "{name}=1,2", and {{{name}}} in --script.'
         return _in_one_line(f"Unknown option: {asked}.{hint}")
     return _in_one_line(str(error))
 

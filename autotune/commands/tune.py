@@ -47,6 +47,8 @@ class Tune:
     accepted: frozenset[str] = frozenset()
     verify: bool = False
     """Whether the winner is trained for longer at the end, within the budget."""
+    built_in: bool = False
+    """Whether nothing was named to be tuned."""
     embedded: bool = False
     """Whether the process is somebody else's, and goes on afterwards."""
 
@@ -160,6 +162,10 @@ def tune(
         own=frozenset(options) & _WITH_JOIN,
         budget_s=asked.limits.budget_s if "budget_s" in options else None,
         verify=verify,
+        built_in=resume is None
+        and join is None
+        and not asked.devices.recorded
+        and not options.keys() & {"model", "script"},
         accepted=frozenset(filter(None, (accept_changed or "").replace(" ", "").split(","))),
     )
 
@@ -248,7 +254,9 @@ def _begin(asked: Tune, argv: list[str], held: ExitStack) -> Setup | None:
         now = _weighed(now, options, space, device)
     from autotune.study.session import Setup
 
-    return Setup(options=options, space=space, testbed=testbed, manifest=now)
+    return Setup(
+        options=options, space=space, testbed=testbed, manifest=now, built_in=asked.built_in
+    )
 
 
 def _weighed(now: Manifest, options: Options, space: Space, device: Device) -> Manifest:

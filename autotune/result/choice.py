@@ -78,6 +78,11 @@ Unconfirmed = Literal[
     "emulated GPUs",
 ]
 """Why a result is not confirmed."""
+MEASURED_UNCONFIRMED: tuple[Unconfirmed, ...] = (
+    "its measurements differ",
+    "other finals were slower",
+)
+"""Where finals contradict it: more of them may confirm it."""
 UNCONFIRMED: dict[Unconfirmed, str] = {
     "no finals": "it was not measured again in fresh processes",
     "its finals failed": "one of its finals failed",

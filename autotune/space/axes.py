@@ -78,6 +78,8 @@ _OTHERS_NAMES = {
 """What scripts and other tools call an axis."""
 _SHORT = 3
 """A name of so few letters is like many others."""
+_LIKE = 0.7
+"""The least likeness of a name that was misspelt."""
 
 
 def meant(name: str, known: Collection[str]) -> str | None:
@@ -87,5 +89,6 @@ def meant(name: str, known: Collection[str]) -> str | None:
     for axis, names in _OTHERS_NAMES.items():
         if plain in names and axis in known:
             return axis
-    near = get_close_matches(plain, known, 1) if len(plain) > _SHORT else []
+    longer = [each for each in known if len(each) > _SHORT]
+    near = get_close_matches(plain, longer, 1, _LIKE) if len(plain) > _SHORT else []
     return near[0] if near else None

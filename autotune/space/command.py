@@ -15,6 +15,7 @@ from autotune.errors import UsageError
 from autotune.space.axes import AXES, DEGREES, meant
 from autotune.space.candidate import Candidate
 from autotune.space.workload import Workload
+from autotune.units import parse_ints
 
 _OWN_FILE = "file:"
 _PLACEHOLDER = re.compile(rf"(?<![${{]){{([a-z_]\w*|{_OWN_FILE}[^{{}}]+)}}")
@@ -24,6 +25,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _RANKS = re.compile(
     r"--(?:nproc[-_]per[-_]node|num[-_]processes|num[-_]gpus|num[-_]accelerators)(?:=(\d+))?"
 )
+_PYTHON = re.compile(r"python[\d.]*|torchrun|accelerate")
 _OF_SHELL = re.compile(r"&&?|\|\|?|\d?>>?\S*|<\S*|\S*;")
 _QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
 _READ_BYTES = 2**20
@@ -84,16 +86,23 @@ class Command:
             )
         unknown = [name for name in self.placeholders if name not in self.known]
         if unknown:
-            near = meant(unknown[0], self.known)
-            known = f"known: {', '.join(sorted(self.known))}."
-            raise UsageError(
-                f"--script: {{{unknown[0]}}} is unknown;"
-                f" {f'did you mean {{{near}}}?' if near else known}"
-                " A name of your own needs --axis or --set"
-            )
+            raise UsageError(f"--script: {self._unknown(unknown)}")
         program = self._words(words)[0]
         if not _PLACEHOLDER.search(program) and not self._found(program):
-            raise UsageError(f"--script: {program}: command not found")
+            instead = f'; write "python {program} ..."' * program.endswith(".py")
+            raise UsageError(f"--script: {program}: command not found{instead}")
+
+    def check_file(self) -> None:
+        """Raises `UsageError` where python, or a launcher of it, would not find the script."""
+        program, *words = self._words(shlex.split(self.template))
+        if not _PYTHON.fullmatch(Path(program).name):
+            return
+        before = list(itertools.takewhile(lambda word: not word.endswith(".py"), words))
+        if {"-m", "--module", "-c"}.intersection(before) or len(before) == len(words):
+            return
+        script = words[len(before)]
+        if not _PLACEHOLDER.search(script) and not (self.folder / script).exists():
+            raise UsageError(f"--script: {script}: no such file in {self.folder}")
 
     @property
     def with_phases(self) -> Command:
@@ -250,6 +259,18 @@ class Command:
             **own,
         }
 
+    def _unknown(self, names: Sequence[str]) -> str:
+        """What is said of placeholders that are unknown."""
+        near = {name: found for name in names if (found := meant(name, self.known))}
+        others = [f"{{{name}}}" for name in names if name not in near]
+        said = [f"{{{name}}} is unknown; did you mean {{{one}}}?" for name, one in near.items()]
+        if others:
+            are = "is" if len(others) == 1 else "are"
+            known = ", ".join(sorted(self.known))
+            said.append(f"{', '.join(others)} {are} unknown; known: {known}.")
+        own = f'for example --axis "{(*others, *names)[0].strip("{}")}=1,2"'
+        return f"{' '.join(said)} A name of your own needs --axis or --set, {own}"
+
     @property
     def has_engine(self) -> bool:
         """Whether the command gets a configuration of DeepSpeed."""
@@ -298,7 +319,7 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def parse_own(text: str, flag: str) -> dict[str, tuple[str, ...]]:
-    """Own axes as "attn=sdpa,eager;fused=0,1".
+    """Own axes as "attn=sdpa,eager;fused=0,1;lanes=1:8".
 
     Raises:
         UsageError: it is none, or one is named twice.
@@ -308,8 +329,17 @@ def parse_own(text: str, flag: str) -> dict[str, tuple[str, ...]]:
     for name, values in _pairs(text, flag, why):
         if name in found:
             raise UsageError(f"{flag} {name}={values}: {why}")
-        found[name] = tuple(dict.fromkeys(value.strip() for value in values.split(",")))
+        each = [value.strip() for value in values.split(",")]
+        words = [ints for one in each for ints in _whole(one, f"{flag} {name}={values}")]
+        found[name] = tuple(dict.fromkeys(words))
     return found
+
+
+def _whole(value: str, flag: str) -> Sequence[str]:
+    """The integers of a range as "2:8" or "2:8:2"; any other `value` as it is."""
+    if not re.fullmatch(r"\d+:\d+(:\d+)?", value):
+        return [value]
+    return [str(each) for each in parse_ints(value, flag, least=0)]
 
 
 def parse_set(text: str, flag: str) -> dict[str, str]:

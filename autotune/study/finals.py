@@ -54,6 +54,8 @@ class Finals:
         self._made = 0
         self._made_on: Counter[tuple[Candidate, Slot]] = Counter()
         self._put_offs: Counter[Candidate] = Counter()
+        self.unconfirmed: Candidate | None = None
+        """The winner of an earlier run, whose measurements did not confirm it: it comes first."""
         self.out_of_time = False
         """Whether the budget had no time for another round."""
         self.under_way = False
@@ -240,6 +242,8 @@ class Finals:
         ("top-two", Russo, Operations Research 2020). Several slots run several rounds at once. The
         rounds of one candidate rotate over the slots.
         """
+        if (left := self._left_unconfirmed()) is not None:
+            return min(free, key=lambda slot: self._made_on[left.candidate, slot]), left
         finalists = self._finalists()
         if not finalists or self._settled(finalists):
             return None
@@ -257,6 +261,16 @@ class Finals:
                     key=lambda pair: self._order(pair[0], pair[1], running),
                 )
         return None
+
+    def _left_unconfirmed(self) -> Record | None:
+        """The search record of `unconfirmed`, until it had rounds in this run or is confirmed."""
+        candidate = self.unconfirmed
+        made = sum(n for (each, _), n in self._made_on.items() if each == candidate)
+        if candidate is None or made >= FINAL_ROUNDS:
+            return None
+        if self._rounds(candidate) >= FINAL_ROUNDS and self._ledger.agrees(candidate):
+            return None
+        return next((r for r in self._ledger.contenders if r.candidate == candidate), None)
 
     def _order(self, slot: Slot, record: Record, running: Counter[Candidate]) -> tuple[int, int]:
         """Fewer rounds come first, then fewer rounds in this slot."""

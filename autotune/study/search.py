@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from autotune.result.folder.ask import Ask, Costs
 from autotune.result.folder.journal import Journal
 from autotune.result.folder.past import News
 from autotune.result.folder.sampler import Adapter, Asked, Sampler
+from autotune.show.report.text import minutes
 from autotune.space.candidate import Build, Candidate
 from autotune.space.options import Options
 from autotune.space.outcome import Measurement, Outcome, Record, Verdict
@@ -34,6 +36,10 @@ LIKELY, EVEN, DARING = 0.8, 0.5, 0.3
 after finals, which leave time for uncertain candidates."""
 HOPELESS_STARTS = 3
 """The study ends if so many probes in a row break before anything was measured."""
+
+FEW, ENOUGH = 10, 20
+"""Fewer launches of a script are hardly a search; so many are, unless it has fewer candidates."""
+_SPENT = "its part of the budget is spent"
 
 
 class _Round:
@@ -85,6 +91,20 @@ class Search:
         self._earlier = len(self._ledger.records)
         self._ledger.opened.avoid(suspects)
         self._again = [c for c in interrupted if not self._ledger.opened.avoids(c)]
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the budget ended it, so far."""
+        return self._why == _SPENT
+
+    def launch_s(self) -> float:
+        """Seconds of one launch of a script, by what was measured."""
+        return self._pace.start_s(self._space.opening[0]) + self._typical_probe_s
+
+    @property
+    def enough(self) -> int:
+        """Launches of a script that make a search."""
+        return min(ENOUGH, len(self._space.candidates))
 
     def turn(self) -> Generator[NextWork, None, int]:
         """Have the slots make probes; how many were made."""
@@ -162,7 +182,7 @@ class Search:
         if self._trials is not None and self._begun() >= self._trials:
             return f"--trials {self._trials} probes were run"
         if not self._has_time(self._typical_probe_s + self._start_s):
-            return "its part of the budget is spent"
+            return _SPENT
         broken = self._ledger.broken()
         if broken == self._ledger.probed and self._ledger.broken(self._earlier) >= HOPELESS_STARTS:
             return f"the first {broken} probes all broke"
@@ -338,8 +358,24 @@ class Search:
         self._records.add_trial(
             asked, Record(asked.trial.number, "search", candidate, probed.outcome)
         )
+        fitting = self._ledger.fitting
+        if self._space.workload.of_script and [r.candidate for r in fitting] == [candidate]:
+            self._tell_pace()
         if probed.gone:
             self._put_off_round(slot, probed.gone)
+
+    def _tell_pace(self) -> None:
+        """After the first launch, that the budget has time for few."""
+        launch_s, budget_s = self.launch_s(), self._clock.budget_s
+        few = max(1, round(budget_s / launch_s))
+        if few >= min(FEW, self.enough):
+            return
+        every = len(self._space.candidates)
+        whole = f"all {every}" if every == self.enough else f"{self.enough} of {every}"
+        self._records.reporter.note(
+            f"a launch takes about {launch_s:.0f} s: {minutes(budget_s)} is enough for about"
+            f" {few}; {whole} candidates need about {math.ceil(self.enough * launch_s / 60)}m"
+        )
 
     def _put_off_round(self, slot: Slot, why: str) -> None:
         while waiting := self._left(slot):

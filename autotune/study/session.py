@@ -74,6 +74,8 @@ class Setup:
     testbed: Testbed
     manifest: Manifest
     resumed: Resumed | None = None
+    built_in: bool = False
+    """Whether nothing was named to be tuned."""
 
 
 def run(setup: Setup, *, reporter: Reporter, clock: Clock, stop: StopFlag) -> StudyEnd:
@@ -167,6 +169,8 @@ class _Session(Setup):
             resumed.check_idle()
         self.journal.attend(self.clock, self.stop, self.reporter.note)
         self.journal.begin(argv, self.clock.budget_s, accepted)
+        if self.built_in:
+            self.reporter.note("no --script or --model: tuning the built-in GPT")
         self.reporter.started(self.space, self.clock.budget_s, self.folder.path)
         if resumed is not None:
             self._tell_of(past, "joined" if resumed.joined else "resumed")
@@ -318,6 +322,9 @@ class _Session(Setup):
             )  # fmt: skip
         if self.testbed.remark:
             self.reporter.note(self.testbed.remark)
+        resume = quote(str(self.folder.path))
+        if (few := study.few(resume)) is not None:
+            self.reporter.note(few)
         self.reporter.finished(best, self.folder.best)
         shutil.rmtree(self.folder.exports, ignore_errors=True)  # of an earlier winner
         made = export.write(best, self.folder.exports)
@@ -329,23 +336,21 @@ class _Session(Setup):
             )  # fmt: skip
         without = export.left_out(best, made)
         self.reporter.note(
-            f"Exports: {self.folder.exports.name}/ has {', '.join(made)}"
+            f"Exports: {self.folder.exports}/ has {', '.join(made)}"
             f"{f'; {without}' if without else ''}"
             if made
             else f"Exports: {without}"
         )
-        if (final_s := study.lacking_s()) is not None:
+        if few is None and (final_s := study.lacking_s()) is not None:
             what = "launch" if self.space.workload.of_script else "final"
             more = math.ceil(ENOUGH_FINALS * final_s / 60)
             self.reporter.note(
-                f"a {what} takes {final_s:.0f} s: autotune --resume"
-                f" {quote(str(self.folder.path))} --budget {more}m"
+                f"a {what} takes {final_s:.0f} s: autotune --resume {resume} --budget {more}m"
             )
         if why := f"stopped by {self.stop.name}" if self.stop.name else lost:
             return StudyEnd(
                 Ending.STOPPED,
-                f"{why}; the best so far is written; go on with"
-                f" --resume {quote(str(self.folder.path))}",
+                f"{why}; the best so far is written; go on with --resume {resume}",
             )
         return StudyEnd(Ending.FOUND)
 

@@ -6,11 +6,13 @@ best.json. A part of it is kept for the finals; the rest is the search's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 
 from autotune.errors import NoNodesError
 from autotune.measure.runner import Runner, StopRequestedError
+from autotune.result.choice import MEASURED_UNCONFIRMED
 from autotune.result.earlier import Earlier
 from autotune.result.folder.databases import UnreachableError
 from autotune.result.folder.journal import Journal
@@ -27,7 +29,7 @@ from autotune.study.pace import Pace
 from autotune.study.predict.predictor import Predictor
 from autotune.study.prober import Prober
 from autotune.study.records import Records
-from autotune.study.search import Search
+from autotune.study.search import FEW, Search
 from autotune.study.slots import Slots
 from autotune.study.work import NextWork, Slot
 from autotune.wire.budget import Clock, StopFlag
@@ -142,6 +144,20 @@ class Study:
             return None
         return self._finals.round_s(choice.record)
 
+    def few(self, folder: str) -> str | None:
+        """That the budget had time for few candidates of a script, and what gives it more in that
+        `folder`."""
+        tried, search = self.ledger.probed, self._search
+        every = len(self._space.candidates)
+        if not self._space.workload.of_script or not search.out_of_time or tried >= FEW:
+            return None
+        launch_s = search.launch_s()
+        return (
+            f"Only {tried} of {every} candidates {'was' if tried == 1 else 'were'} tried: a launch"
+            f" takes {launch_s:.0f} s here. For a real search: autotune"
+            f" --resume {folder} --budget {math.ceil(search.enough * launch_s / 60)}m"
+        )
+
     def close(self) -> None:
         """Wait for what still runs, which was asked to stop."""
         self._slots.close()
@@ -174,6 +190,9 @@ class Study:
         past, ledger = self._records.journal.past, self.ledger
         self._pace.restore(past.records)
         ledger.take(past.records)
+        left = None if self._records.journal.shared else ledger.choice()
+        if left is not None and left.unconfirmed in MEASURED_UNCONFIRMED:
+            self._finals.unconfirmed = left.record.candidate
         self._search.restore(past.suspects, past.interrupted)
         self._records.journal.rewrite(ledger.all)
         self._records.reporter.restored(ledger.records, ledger.incumbent)

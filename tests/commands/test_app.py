@@ -317,6 +317,12 @@ def test_a_file_that_cannot_be_read_is_named(
         (["--seed", "x"], "--seed x: not a whole number", "write it as 2"),
         (["--bugdet", "30m"], "Unknown option: --bugdet", "--budget"),
         (["--bs", "4"], "Unknown option: --bs.", "Did you mean --micro-batch?"),
+        (["--ckpt", "4"], "Unknown option: --ckpt.", "See --help."),
+        (
+            ["--script", "python {ckpt}", "--ckpt", "yes,no"],
+            "Unknown option: --ckpt. See --help.",
+            'A flag of the script needs --axis "ckpt=1,2", and {ckpt} in --script.',
+        ),
         (["--xyz", "4"], "Unknown option: --xyz.", "See --help."),
         (["export", "--bs", "4"], "Unknown option: --bs.", "See --help."),
         (["--no-dry-run"], "Unknown option: --no-dry-run", "--dry-run"),
@@ -488,6 +494,18 @@ def test_a_dry_run_starts_and_writes_nothing(run: Runs, ends: Ends, empty_folder
     arguments = ends(Ending.FOUND)
     assert run("--device", "cpu", "--dry-run", "--out", "mine")[0] == 0
     assert (arguments, list(empty_folder.iterdir())) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [([], True), (["--model", "gpt"], False), (["--script", "true {micro_batch}"], False)],
+)
+def test_where_nothing_was_named_to_be_tuned_that_is_known(
+    run: Runs, ends: Ends, named: list[str], said: bool
+) -> None:
+    given = ends(Ending.FOUND)
+    run("--device", "cpu", "--out", "mine", *named)
+    assert given["built_in"] == said
 
 
 def test_a_dry_run_tells_space_and_probe(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

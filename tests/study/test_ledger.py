@@ -138,7 +138,7 @@ def test_it_is_surer_of_a_clear_difference_than_of_a_small_one(ledger: Ledger) -
 
 
 def test_equal_looks_at_two_sizes_of_a_script_do_not_tell_them_apart() -> None:
-    among = space_of("python train.py --batch {micro_batch}", micro_batch="4,8,16", seq_len="")
+    among = space_of("true train.py --batch {micro_batch}", micro_batch="4,8,16", seq_len="")
     ledger = Ledger(among, "tokens_per_s", Predictor(among, "cpu"))
     small, middle, _ = among.candidates
     for candidate in (small, middle):

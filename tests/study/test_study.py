@@ -37,7 +37,7 @@ from autotune.study.study import TRACE_S
 from autotune.study.work import NextWork
 from autotune.wire.budget import VirtualTime
 from autotune.wire.reports import Conditions, Peaks
-from tests.support.launches import space_of
+from tests.support.launches import PLAIN, space_of
 from tests.support.records import MIB, QUIET, space, with_offload
 from tests.support.scripted import ScriptedRunner, ok
 from tests.support.studies import Killed, Run, killing, saturating
@@ -116,6 +116,35 @@ def test_who_is_told_of_a_probe_is_told_until_when_its_part_of_the_budget_is(run
 
 def test_trials_bounds_the_probes_of_the_search(run: Runs) -> None:
     assert len(run(trials=5).runner.searched) == 5
+
+
+@pytest.mark.parametrize(("budget_s", "few"), [(100.0, 5), (400.0, None)])
+def test_a_budget_for_few_launches_of_a_script_is_said_after_the_first_and_at_the_end(
+    run: Runs, budget_s: float, few: int | None
+) -> None:
+    now = VirtualTime()
+
+    def slow(job: Job) -> Result:
+        now.advance(20.0)
+        found = ok(0.1 / job.candidate.tokens)
+        return replace(found, group_start_s=19.0)
+
+    among = space_of(PLAIN, micro_batch="1:64")
+    done = run(slow, among, now=now, budget_s=budget_s, sampler="grid")
+    said = done.study.few("here")
+    first = [note for note in done.listener.notes if note.startswith("a launch takes about")]
+    if few is None:
+        assert (first, said) == ([], None)
+        return
+    assert first == [
+        f"a launch takes about 19 s: 1:40 is enough for about {few}; 20 of 64 candidates need"
+        " about 7m"
+    ]
+    assert said is not None
+    tried = len(done.runner.searched)
+    assert said.startswith(f"Only {tried} of 64 candidates w")
+    assert said.endswith("a launch takes 19 s here. For a real search: autotune --resume here"
+                         " --budget 7m")  # fmt: skip
 
 
 def test_a_round_stays_in_one_build_and_ascends_in_tokens(run: Runs) -> None:
@@ -229,7 +258,7 @@ def test_a_study_in_which_all_probes_break_ends_early(run: Runs) -> None:
 
 
 def test_a_script_that_fails_is_tried_with_the_smallest_micro_batch(run: Runs) -> None:
-    among = space_of("python train.py --batch {micro_batch}", micro_batch="1:16", seq_len="")
+    among = space_of("true train.py --batch {micro_batch}", micro_batch="1:16", seq_len="")
 
     def answer(job: Job) -> Result:
         return Result(verdict=Verdict.CRASHED) if job.candidate.micro_batch > 8 else ok(0.1)
@@ -240,7 +269,7 @@ def test_a_script_that_fails_is_tried_with_the_smallest_micro_batch(run: Runs) -
 
 
 def test_a_short_study_of_a_script_on_a_busy_machine_tries_far_apart_sizes(run: Runs) -> None:
-    among = space_of("python train.py --batch {micro_batch}", micro_batch="1:64", seq_len="")
+    among = space_of("true train.py --batch {micro_batch}", micro_batch="1:64", seq_len="")
     draw = random.Random(0).gauss
 
     def noisy(job: Job) -> Result:
@@ -256,7 +285,7 @@ def test_a_short_study_of_a_script_on_a_busy_machine_tries_far_apart_sizes(run: 
 def test_no_probe_is_begun_that_a_launch_leaves_no_time_for(
     run: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    among = space_of("python train.py --batch {micro_batch}", micro_batch="1:64", seq_len="")
+    among = space_of("true train.py --batch {micro_batch}", micro_batch="1:64", seq_len="")
     now, late = VirtualTime(), list[float]()
     plain = ScriptedRunner.run
 
@@ -416,6 +445,25 @@ def test_finals_whose_speeds_differ_are_repeated_also_in_a_resumed_study(tmp_pat
     choice = Run(tmp_path, answer, among, sampler="grid").choice
     assert choice.confirmed
     assert next(slower, None) is None
+
+
+def test_a_winner_that_finals_did_not_confirm_comes_first_in_a_resumed_study(
+    tmp_path: Path,
+) -> None:
+    among = replace(SPACE, candidates=SPACE.candidates[:3])
+    unsure = among.candidates[0]
+    # Its one final is as slow as others' searches.
+    slow = killing(4, lambda job: times(1.25 if job.fresh else 1.0, faster(unsure)(job)))
+    with pytest.raises(Killed):
+        Run(tmp_path, slow, among, sampler="grid", finals=3)
+    resumed = Run(tmp_path, faster(unsure), among, sampler="grid", finals=3)
+    finals = [job.candidate for job in resumed.runner.jobs if job.fresh]
+    assert finals[:2] == [unsure, unsure]
+
+
+def faster(one: Candidate) -> Callable[[Job], Result]:
+    """A machine on which `one` is faster than all others, by their FLOPs."""
+    return lambda job: times(0.8 if job.candidate == one else 1.0, equal(job))
 
 
 def equal(job: Job) -> Result:

@@ -113,7 +113,7 @@ def test_a_study_that_measured_nothing_is_told_of_a_budget_that_is_larger_than_i
 
 
 def test_a_script_is_named_by_what_it_is_told_and_its_heedlessness_is_the_cause() -> None:
-    among = space_of("python train.py --batch {micro_batch}", micro_batch="15,16", seq_len="")
+    among = space_of("true train.py --batch {micro_batch}", micro_batch="15,16", seq_len="")
     small, large = among.candidates
     refused = Outcome(verdict=Verdict.UNSUPPORTED, reason="asked for 16, the model got 4")
     ignored = replace(refused, reason="the script ignores {micro_batch}", only={"micro_batch": 4})
@@ -135,7 +135,7 @@ def test_after_a_crash_a_new_folder_is_named() -> None:
 
 
 def test_what_a_script_s_candidate_settles_is_told_by_what_it_is_told() -> None:
-    among = space_of("python train.py --batch {micro_batch}", micro_batch="1,2", seq_len="")
+    among = space_of("true train.py --batch {micro_batch}", micro_batch="1,2", seq_len="")
     ledger = Ledger(among, "tokens_per_s", Predictor(among, "cpu"))
     lost = record(among.candidates[0], Verdict.OOM)
     ledger.add(lost)

@@ -140,9 +140,12 @@ class Launch:
 
     def last_lines(self) -> str:
         """What it printed last."""
+        return "\n".join(self.said().splitlines()[-LAST_LINES:])
+
+    def said(self) -> str:
+        """What it printed."""
         with suppress(OSError):
-            text = self.log.read_text(encoding="utf-8", errors="replace")
-            return "\n".join(text.splitlines()[-LAST_LINES:])
+            return self.log.read_text(encoding="utf-8", errors="replace")
         return ""
 
     def times(self) -> CpuTimes:

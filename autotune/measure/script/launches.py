@@ -25,6 +25,7 @@ from autotune.measure.runner.local import temporary_folder
 from autotune.measure.runner.places import left_bytes
 from autotune.measure.runner.process import ended
 from autotune.measure.runner.wiring import Wiring
+from autotune.measure.script.cause import cause_in, hint, is_launchers
 from autotune.measure.script.files import Files
 from autotune.measure.script.launch import Launch
 from autotune.measure.script.seen import Mismatch, Ranks
@@ -404,15 +405,17 @@ class Launches:
             of_host = self._device.kind == "cuda"
             return Result(verdict=Verdict.OOM, reason=reason, of_host=of_host)
         # A launcher has only heard that one of its processes failed.
-        first = next(iter(sorted([*by_rank, *errors], key=_is_launchers)), None)
+        first = min([*by_rank, *errors], key=lambda left: is_launchers(left.kinds), default=None)
         if first is not None:
             reason, trace = first.error, first.traceback
+            if is_launchers(first.kinds) and (cause := cause_in(launch.said())) is not None:
+                reason, trace = cause, ""
         else:
             trace = launch.last_lines() if code else ""
             said = [line for line in trace.splitlines() if re.search(r"\w", line)]
             reason = f"{ended(_as_signal(code))}; {said[-1] if said else _saw(launch)}"
-        reason += why(reason)
-        if not self._measured and not job.phases:
+            reason += why(reason) + hint(reason)
+            if not self._measured and not job.phases:
             least = min(each.tokens for each in self._space.candidates)
             if self._failed or job.candidate.tokens == least:
                 raise ModelError(f"--script: {reason}; see {launch.log}", trace)
@@ -494,11 +497,6 @@ def _memory(left: Left, device_kind: str) -> bool | None:
     if "MemoryError" in names or (worded and HOST_MEMORY.search(text)):
         return device_kind == "cuda"
     return None
-
-
-def _is_launchers(left: Left) -> bool:
-    names = {kind.rpartition(".")[2] for kind in left.kinds}
-    return bool(names & {"CalledProcessError", "ChildFailedError", "ProcessExitedException"})
 
 
 def _as_signal(code: int) -> int:

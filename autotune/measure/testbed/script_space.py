@@ -44,6 +44,8 @@ def resolve_script(
     """
     check_energy(options, device)
     command = options.script.command if known is None else command_of(known)
+    if known is None:
+        command.check_file()
     model = _described(options, known)
     axes = _axes(options, command, device.kind, model)
     points = points_of(axes)
@@ -162,6 +164,12 @@ def _check_told(options: Options, command: Command, axes: Mapping[str, tuple[Any
             "--script: the command has nothing to search; write {micro_batch} in it, or in a copy"
             " of its configuration that it names as {file:PATH}, or read AUTOTUNE_MICRO_BATCH in"
             " the script"
+        )
+    batch = options.space.global_batch
+    if batch is not None and batch.unit == "tokens" and not (command.says("seq_len") or by_tokens):
+        raise UsageError(
+            f"--global-batch {batch}: the script is not told its length; write {{seq_len}} where"
+            " that goes, or give samples, e.g. --global-batch 64"
         )
     for name in ("grad_accum", "micro_batch") if options.space.global_batch else ():
         if not command.says(name) and not by_tokens:

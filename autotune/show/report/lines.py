@@ -116,7 +116,7 @@ class Lines:
     def _named(self, candidate: Candidate, *, aligned: bool = False) -> list[str]:
         """Each value with the name of its axis; all of an axis are as wide where `aligned`."""
         return [
-            f"{AXES[axis].label} "
+            _label(axis)
             + printable(str(getattr(candidate, axis)), self.console).ljust(wide * aligned)
             for axis, wide in self._widest.items()
         ]
@@ -145,5 +145,10 @@ class Lines:
 
     @cached_property
     def _words_width(self) -> int:
-        named = [len(AXES[axis].label) + 1 + wide for axis, wide in self._widest.items()]
+        named = [len(_label(axis)) + wide for axis, wide in self._widest.items()]
         return sum(named) + 2 * (len(named) - 1)
+
+
+def _label(axis: str) -> str:
+    """What stands before a value. One of the user's own axes has its name in it."""
+    return "" if axis == "own" else f"{AXES[axis].label} "

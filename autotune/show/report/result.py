@@ -23,6 +23,8 @@ from autotune.wire.reports import DURING, EVALUATE, SAVE
 SHOWN_TIES = 4
 WAITS = 0.1
 """Share of a step that waits for data, from which on the report mentions it."""
+FEW_PEAKS = 5
+"""Of fewer probes, the median error of their peaks says nothing."""
 UNSEEN = {EVALUATE: "evaluation", SAVE: "saving"}
 HOST_FULL = 0.8
 """Share of the host's memory in use, above which more processes may not have room."""
@@ -48,8 +50,7 @@ class Caution(Enum):
     )
     FINALS_SLOWER = (
         "Not confirmed: finals of others were over 10% slower than the search measurement of"
-        " this configuration. Run again with a longer --budget and a new --out, on a quiet"
-        " machine."
+        " this configuration. Measure it again on a quiet machine: use --resume with --budget."
     )
     STOPPED_IN_SEARCH = (
         "You stopped the search early: a faster configuration may be untried. Go on with --resume."
@@ -59,8 +60,8 @@ class Caution(Enum):
         " --resume."
     )
     DISTURBED = (
-        "Other processes used much of the processor during timing, so speeds may be too low. Run"
-        " the command again on a quiet machine, with a new --out: --resume repeats nothing."
+        "Other processes used much of the processor during timing. On a quiet machine speeds may"
+        " be higher."
     )
     BROKEN_TRIALS = (
         "Some trials crashed or hung. See trials.csv and logs/ beside best.json for the reasons."
@@ -121,7 +122,7 @@ def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, 
     counts = f"{counts_text(trials)}; final rounds: {finals}"
     print_lines(console, Text(), *paragraph(counts, width, "Trials: "))
     known = best.prediction
-    if known is not None and known.peak_median_error is not None:
+    if known is not None and known.peak_median_error is not None and known.trials >= FEW_PEAKS:
         off = f"{known.peak_median_error:.1%}"
         text = f"Memory: predicted peaks were off by {off} (median; probes: {known.trials})"
         print_lines(console, Text(text))
@@ -162,10 +163,16 @@ def configuration(config: Config) -> str:
         if (name in always or (getattr(config, name) != axis.plain and name not in after))
         and not (name == "seq_len" and config.has_samples_alone)
     ]  # fmt: skip
-    searched = ", ".join(f"{name} {getattr(config, name)}" for name in names)
+    searched = ", ".join(_named(name, config) for name in names)
     if of_script:
         return f"{searched} (optimizer {config.optimizer}, {config.ranks})"
     return f"{searched} ({config.dtype}, {config.optimizer}, {config.engine}, {config.ranks})"
+
+
+def _named(axis: str, config: Config) -> str:
+    """A value with the name of its axis, which those of the user's own axes have already."""
+    value = getattr(config, axis)
+    return str(value) if axis == "own" else f"{axis} {value}"
 
 
 def _speed(best: Best) -> str:
@@ -298,14 +305,16 @@ def _sure(best: Best) -> list[str]:
     if sure is None:
         alone = best.trials["ok"] + best.trials["pruned"] == 1
         return ["No other configuration that fits was measured, so another may be faster."] * alone
-    most = "Most tokens per joule" if best.objective == "tokens_per_joule" else "The fastest"
+    what = (
+        "has the most tokens per joule" if best.objective == "tokens_per_joule" else "is fastest"
+    )
     among = "all that fit"
     if best.untried != 0:
-        among = f"the {best.trials['ok'] + best.trials['pruned']} measured that fit"
-    text = f"{most} of {among}, with a probability of {sure.best:.0%}"
+        among = f"the {best.trials['ok'] + best.trials['pruned']} that were measured and fit"
+    text = f"Of {among}, this one {what} with a probability of {sure.best:.0%}."
     if sure.best < 0.995:
-        text += f"; within 1% of the fastest, with {sure.within_1_percent:.0%}"
-    text += f". Next: {_differs(sure.next, best)}." if sure.next else "."
+        text += f" It is within 1% of the best of them with {sure.within_1_percent:.0%}."
+    text += f" Next: {_differs(sure.next, best)}." if sure.next else ""
     if best.untried:
         text += f" {best.untried} of the {best.candidates} candidates were not tried."
     return [text]
@@ -315,9 +324,7 @@ def _differs(config: Config, best: Best) -> str:
     """The axes in which `config` is not the winner."""
     one, winner = config.candidate, best.config.candidate
     return ", ".join(
-        f"{axis} {getattr(one, axis)}"
-        for axis in AXES
-        if getattr(one, axis) != getattr(winner, axis)
+        _named(axis, config) for axis in AXES if getattr(one, axis) != getattr(winner, axis)
     )
 
 

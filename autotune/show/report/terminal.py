@@ -263,7 +263,9 @@ class LiveReporter(PlainReporter):
 def _opening(space: Space, budget_s: float) -> dict[str, str]:
     """What is about to happen, by label."""
     varying = {name: values for name, values in space.axes.items() if len(values) > 1}
-    searched = "; ".join(f"{name} {_values(values)}" for name, values in varying.items())
+    searched = "; ".join(
+        f"{f'{name} ' * (name != 'own')}{_values(values)}" for name, values in varying.items()
+    )
     limits = space.limits
     lost = "; ".join(f"{each.value} ({each.why})" for each in space.fixed if each.name == LEFT_OUT)
     return {

@@ -151,7 +151,7 @@ class Options:
             if key not in FLAGS:
                 raise UsageError(f"{key!a:.80} is not an option of this version")
             if key != "out" and value is not None:
-                texts[key] = text_of(value)
+                texts[key] = text_of(value) + "s" * (key == "budget_s")
         return cls.from_texts(texts)
 
 

@@ -14,7 +14,8 @@ class LimitOptions:
     budget_s: float = option(
         "--budget", parse_duration_s, "TIME",
         "Wall-clock time for everything, from start to the written best.json: 90s, 30m or"
-        " 1.5h (default: 30m; of a resumed study what is left of it).", silently="30m")
+        " 1.5h (default: 30m; of a resumed study what is left of it). With --resume it is"
+        " added to what was spent.", silently="30m")
     ceiling: float = option(
         "--ceiling", parse_share, "SHARE",
         "Largest share of a device's memory that a configuration may use.", default="80%")

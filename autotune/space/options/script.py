@@ -24,7 +24,8 @@ class ScriptOptions:
         " arguments, stand for the commands of these.", key="script")
     axis: str | None = option(
         "--axis", partial(checked, parse=parse_own), "AXIS",
-        'Axis of your own for --script: "attn=sdpa,eager" fills in {attn}. Can be repeated.',
+        'Axis of your own for --script: "attn=sdpa,eager" fills in {attn}, and "n=2:8" {n}. Can be'
+        " repeated.",
         type=list[str])
     given: str | None = option(
         "--set", partial(checked, parse=parse_set), "VALUE",

@@ -18,7 +18,8 @@ class SearchOptions:
     objective: Objective = word(
         "--objective", Objective,
         "Quantity to maximise. flops is model FLOP/s: unlike the others, it does not favour the"
-        " shallowest model.", "flops")
+        " shallowest model. The FLOPs of a script are unknown: there, flops means tokens_per_s.",
+        "flops")
     sampler: str = word(
         "--sampler", tuple(choices.SAMPLERS),
         "Algorithm that proposes candidates: frontier, autotune's own model-based sampler, or a"

@@ -15,7 +15,7 @@ from autotune.space.command import Command, combined, parse_own, parse_set
 from autotune.space.space import LEFT_OUT
 from autotune.space.workload import Workload
 from autotune.study.predict.predictor import Predictor
-from tests.support.launches import space_of
+from tests.support.launches import BIN, PYTHON, space_of
 
 
 def command(template: str, folder: Path = Path("/"), **own: tuple[str, ...]) -> Command:
@@ -142,7 +142,22 @@ def test_every_combination_of_own_axes_is_one_value() -> None:
         "attn=sdpa;fused=0", "attn=sdpa;fused=1", "attn=eager;fused=0", "attn=eager;fused=1",
     )  # fmt: skip
     assert combined({}) == ()
+    ranges = parse_own("bs=2:6:2,7;at=12:30:00h", "--axis")
+    assert ranges == {"bs": ("2", "4", "6", "7"), "at": ("12:30:00h",)}
     assert parse_set("lr=1e-4;url=a=b", "--set") == {"lr": "1e-4", "url": "a=b"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "{micro_batch}.py",
+        "-m no.py {micro_batch}",
+        "-c pass no.py {micro_batch}",
+        "-V {micro_batch}",
+    ],
+)
+def test_a_script_that_may_be_there_is_not_refused(words: str) -> None:
+    assert space_of(f"{PYTHON} {words}", seq_len="").candidates
 
 
 @pytest.mark.parametrize(
@@ -156,9 +171,19 @@ def test_every_combination_of_own_axes_is_one_value() -> None:
         ("true {micro_batch} 2>&1 | tee log", {}, "2>&1 needs a shell"),
         ("true 'x", {}, "quote it"),
         ("no-such-program {micro_batch}", {}, "no-such-program: command not found"),
+        ("train.py {micro_batch}", {}, 'train.py: command not found; write "python train.py'),
+        (f"{PYTHON} -u trian.py {{micro_batch}}", {}, "--script: trian.py: no such file in "),
+        (f"{BIN}/torchrun --standalone /no/x.py {{micro_batch}}", {}, "/no/x.py: no such file"),
         ("true {lr}", {}, "{lr} is unknown; known: .*micro_batch.* needs --axis or --set"),
         ("true {batch}", {}, "{batch} is unknown; did you mean {micro_batch}.* needs --axis or"),
         ("true {seqlen}", {}, "did you mean {seq_len}"),
+        ("true {ckpt}", {}, '{ckpt} is unknown; known: .* --set, for example --axis "ckpt=1,2"'),
+        (
+            "true {bs} {lanes} {ckpt}",
+            {},
+            "{bs} is unknown; did you mean {micro_batch}. {lanes}, {ckpt} are unknown; known:",
+        ),
+        ("true {a}", {"axis": "a=8:2"}, "--axis a=8:2 8:2: the range is reversed; write 2:8"),
         ("true {ofload}", {}, "did you mean {offload}"),
         ("true {micro_batch", {"micro_batch": ""}, "the command has nothing to search"),
         ("true --out {out}", {"micro_batch": ""}, "the command has nothing to search"),
@@ -195,6 +220,11 @@ def test_every_combination_of_own_axes_is_one_value() -> None:
         ("true {micro_batch}", {"given": "lr=1"}, "--set: the script is not told of it"),
         ("true {deepspeed_config}", {"given": "lr=fast"}, "--set lr=fast: .* takes a number"),
         ("true {micro_batch}", {"global_batch": "8"}, "write {grad_accum}"),
+        (
+            "true {micro_batch} {grad_accum}",
+            {"global_batch": "64tok"},
+            "--global-batch 64tok: the script is not told its length",
+        ),
         ("true {grad_accum}", {"global_batch": "8", "micro_batch": ""}, "write {micro_batch}"),
         ("true {micro_batch}", {"model": "llama-3-8b"}, "--script has its own model"),
         ("torchrun --nproc-per-node 2 {micro_batch}", {"world_size": "4"}, "write {world_size}"),

@@ -152,8 +152,8 @@ def test_the_end_says_how_far_under_the_ceiling_the_winner_stays() -> None:
 
 @pytest.mark.parametrize(
     ("sure", "said"),
-    [(Sure(best=0.97, within_1_percent=0.98), "probability of 97%; within 1% of the fastest,"
-      " with 98%."),
+    [(Sure(best=0.97, within_1_percent=0.98), "probability of 97%. It is within 1% of the best"
+      " of them with 98%."),
      (Sure(best=1.0, within_1_percent=1.0), "probability of 100%."),
      (None, "")],
 )  # fmt: skip
@@ -161,7 +161,7 @@ def test_the_end_says_how_sure_it_is(sure: Sure | None, said: str) -> None:
     found = best(record(A), record(A, purpose="final", tokens_per_s=5000), record(C))
     text = " ".join(finished(replace(found, sure=sure)).split())
     assert said in text
-    most = "The fastest of the 2 measured that fit, with a"
+    most = "Of the 2 that were measured and fit, this one is fastest with a"
     untried = f"{len(SPACE.candidates) - 2} of the {len(SPACE.candidates)} candidates were not"
     assert (most in text, untried in text) == (sure is not None,) * 2
     if sure is not None:
@@ -169,11 +169,25 @@ def test_the_end_says_how_sure_it_is(sure: Sure | None, said: str) -> None:
         assert ". Next: " in " ".join(finished(replace(found, sure=following)).split())
 
 
+def test_a_value_of_an_axis_of_the_user_s_own_has_one_name_everywhere() -> None:
+    own = ("ckpt=yes", "ckpt=no")
+    candidates = tuple(replace(A, own=each) for each in own)
+    axes = SPACE.axes | {"own": own}
+    among = replace(SPACE, axes=axes, candidates=candidates)
+    screen, _, reporter = plain(140)
+    reporter.started(among, 60.0, FOLDER)
+    told = record(candidates[0])
+    reporter.told(told, told)
+    reporter.finished(best(told, record(candidates[1], tokens_per_s=1), among=among), FOLDER)
+    assert screen.text.count("ckpt=yes") == 3
+    assert not any(f"{word} ckpt=" in screen.text for word in ("own", "axis"))
+
+
 def test_all_is_said_of_all_candidates_alone() -> None:
     few = replace(SPACE, candidates=(A, C))
     found = best(record(A, purpose="final"), record(A), record(C), among=few)
     text = finished(replace(found, sure=Sure(best=0.97, within_1_percent=0.98)))
-    assert "The fastest of all that fit, with a probability of 97%" in text
+    assert "Of all that fit, this one is fastest with a probability of 97%" in text
     assert "not tried" not in text
 
 
@@ -183,9 +197,14 @@ def test_the_end_says_that_one_measurement_was_compared_with_nothing() -> None:
     assert "No other configuration" not in finished(best(record(A), record(C, Verdict.PRUNED)))
 
 
-def test_the_end_says_how_far_off_predicted_peaks_were() -> None:
-    found = replace(best(record(A)), prediction=PeakErrors(0.0541, 1))
-    assert "Memory: predicted peaks were off by 5.4% (median; probes: 1)" in finished(found)
+@pytest.mark.parametrize(("probes", "said"), [(5, True), (4, False)])
+def test_the_end_says_how_far_off_predicted_peaks_were_unless_they_are_few(
+    probes: int, said: bool
+) -> None:
+    found = best(record(A))
+    known = replace(found, prediction=PeakErrors(0.054, probes))
+    text = f"Memory: predicted peaks were off by 5.4% (median; probes: {probes})"
+    assert (text in finished(known)) == said
 
 
 def test_on_a_noisy_machine_the_end_says_what_it_cannot_tell() -> None:
@@ -248,6 +267,14 @@ def test_a_larger_micro_batch_is_not_asked_for_where_the_global_batch_allows_non
     assert cautions(replace(found, provenance=whole, config=half), searched) == (
         Caution.LARGEST_MICRO_BATCH,
     )
+
+
+def test_what_may_be_measured_again_is_by_resume_in_every_caution() -> None:
+    """A user who reads two of them is told one thing."""
+    again = [each.value for each in Caution if "easure it again" in each.value]
+    assert len(again) == 2
+    assert all("--resume with --budget" in text for text in again)
+    assert not any("--out" in each.value for each in Caution)
 
 
 def test_every_caution_has_a_test_of_its_cause() -> None:
