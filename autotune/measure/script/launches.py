@@ -26,9 +26,9 @@ from autotune.measure.runner.places import left_bytes
 from autotune.measure.runner.process import ended
 from autotune.measure.runner.wiring import Wiring
 from autotune.measure.script.files import Files
-from autotune.measure.script.launch import Launch
+from autotune.measure.script.launch import ALL_CORES, Launch
 from autotune.measure.script.seen import Mismatch, Ranks
-from autotune.measure.script.timing import Timing
+from autotune.measure.script.timing import ROUGH_STEPS, Timing
 from autotune.space.axes import DEGREES
 from autotune.space.candidate import Build, Candidate
 from autotune.space.command import PREFIX, Command
@@ -49,6 +49,8 @@ ENDLESS = 64
 """Backward passes of one micro-step without an optimizer's step, that show that there is none."""
 SETTLED_STEPS = 6
 """After so many, the hook knows what is part of every step, and no phase."""
+BUSY_LOAD = 2
+"""Processes that want to run, of each core, from which on others slow a script down."""
 HEEDLESS = 2
 """Different values of an axis for which the script ran one and the same: it pays no heed to it."""
 
@@ -130,7 +132,6 @@ class Launches:
 
     def _run(self, job: Job, deadline: float) -> Result:
         self._launches += 1
-        began = time.monotonic()
         launch = self._launch = self._start(job)
         try:
             result = self._watch(launch, job, deadline)
@@ -140,7 +141,7 @@ class Launches:
         if result.report is not None:
             self._measured.add(job.candidate)
             self._rows = self._rows or 1
-        start_s = (launch.first_step or time.monotonic()) - began
+        start_s = (launch.first_step or time.monotonic()) - launch.began
         left_bytes(lambda: max(self._foreign_bytes(launch)), launch.lives)
         changes, report = self._foreign_bytes(launch), result.report
         if report is not None:
@@ -233,6 +234,9 @@ class Launches:
                 return replace(self._result(launch, job, ranks, timing), reason=lacks)
             if launch.ended:
                 return self._ended(launch, job, ranks)
+            if time.monotonic() > deadline and timing.rough and _may_be_rough(job):
+                saw = f"{OUT_OF_BUDGET}; it made {ranks.made} optimizer steps"
+                return replace(self._result(launch, job, ranks, timing), reason=saw)
             if (failed := self._late(launch, job, ranks, deadline)) is not None:
                 return failed
 
@@ -343,8 +347,7 @@ class Launches:
         """
         now = time.monotonic()
         if now > deadline:
-            saw = "" if ranks.made else f"; {_saw(launch, in_time=False)}"
-            reason = OUT_OF_BUDGET + saw
+            reason = f"{OUT_OF_BUDGET}; {_too_slow(launch, ranks)}{self._busy()}"
             return Result(verdict=Verdict.SKIPPED, reason=reason)
         stepping = ranks.made > 0
         # Before the first one, a script may load data, evaluate, or compile.
@@ -367,6 +370,18 @@ class Launches:
                 reason=f"wrote {gib(size)} to its scratch folder; have it save less often",
             )
         return None
+
+    def _busy(self) -> str:
+        """That others use the machine, and what may help; empty where they do not."""
+        load, cores = os.getloadavg()[0], len(ALL_CORES)
+        if load < BUSY_LOAD * cores:
+            return ""
+        known = os.environ.keys() | self._environment.keys() | self._command.assigned.keys()
+        helps = self._device.kind == "cpu" and "OMP_NUM_THREADS" not in known
+        return (
+            f"; the machine is busy: load {load:.0f} on {cores} cores"
+            + "; try OMP_NUM_THREADS=1 before the script's command" * helps
+        )
 
     def _out_of_memory(self, launch: Launch) -> Result | None:
         for process in launch.processes:
@@ -526,6 +541,22 @@ def _saw(launch: Launch, *, in_time: bool = True) -> str:
         )
     stopped = "; losses are 0 on emulated GPUs: it may have stopped for that" * emulating()
     return f"it made {steps}, too few to measure; let it train for longer{stopped}"
+
+
+def _too_slow(launch: Launch, ranks: Ranks) -> str:
+    """What took the time of a launch that made too few steps to say anything."""
+    if not ranks.made or launch.first_step is None:
+        return _saw(launch, in_time=False)
+    step_s = max(map(ranks.step_s, range(ranks.made)))
+    return (
+        f"its first step began after {launch.first_step - launch.began:.0f} s, a step took"
+        f" {step_s:.2g} s, and a probe needs {1 + ROUGH_STEPS}"
+    )
+
+
+def _may_be_rough(job: Job) -> bool:
+    """Whether few steps are better than none: not in finals, for phases, or of energy."""
+    return not (job.mixed or job.phases or job.rule.energy_s)
 
 
 def _last_launch(logs: Path) -> int:

@@ -152,7 +152,30 @@ def test_what_trained_before_and_ended_is_no_rank(lab: Labs, tmp_path: Path) -> 
 def test_where_the_budget_ends_before_a_step_it_is_said_what_was_seen(lab: Labs) -> None:
     result = lab(own("sleeps")).probe(limit_s=12.0)
     assert result.verdict == Verdict.SKIPPED
-    assert result.reason.endswith("; it imported torch, and made no backward pass")
+    assert "; it imported torch, and made no backward pass" in result.reason
+
+
+def test_where_the_budget_ends_after_few_steps_these_are_its_measurement(lab: Labs) -> None:
+    rule = replace(RULE, warmup_steps=3, timed_steps=1000)
+    result = lab(own("plain", "--sample-s 0.4")).probe(rule=rule, limit_s=30.0)
+    assert result.verdict == Verdict.OK, result.reason
+    assert "the budget ended during this probe; it made " in result.reason
+    assert result.report is not None
+    assert 2 <= len(result.report.step_s) < 1000
+
+
+def test_where_the_budget_ends_after_one_step_it_is_said_what_took_the_time(
+    lab: Labs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (9e9, 0.0, 0.0))
+    monkeypatch.setattr("autotune.measure.script.timing.ROUGH_STEPS", 1000)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    rule = replace(RULE, timed_steps=2000)
+    result = lab(own("plain", "--sample-s 0.4")).probe(rule=rule, limit_s=20.0)
+    assert result.verdict == Verdict.SKIPPED
+    assert re.search(r"; its first step began after \d+ s, a step took .* s, and", result.reason)
+    assert "; the machine is busy: load 9000000000 on " in result.reason
+    assert result.reason.endswith("; try OMP_NUM_THREADS=1 before the script's command")
 
 
 def test_rows_a_sample_are_told_from_heedlessness(lab: Labs, tmp_path: Path) -> None:
