@@ -24,6 +24,7 @@ SHOWN_TIES = 4
 WAITS = 0.1
 """Share of a step that waits for data, from which on the report mentions it."""
 UNSEEN = {EVALUATE: "evaluation", SAVE: "saving"}
+DOES = {EVALUATE: "evaluates", SAVE: "saves"}
 HOST_FULL = 0.8
 """Share of the host's memory in use, above which more processes may not have room."""
 
@@ -260,25 +261,34 @@ def _phases(best: Best) -> list[str]:
     if best.measured.phases:
         each = (
             f"{gib(found.peak_bytes.device)} {DURING[name]}"
-            + (f" ({_times(found.count)}, {found.seconds:.1f} s)" if found.count else "")
+            + (f" ({_times(found.count, found.seconds)})" if found.count else "")
             for name, found in best.measured.phases.items()
         )
         said.append(f"Peaks: {', '.join(each)}.")
-    return said + not_seen(best.unseen)
+    return said + not_seen(best)
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+def _times(count: int, seconds: float) -> str:
+    each = f"{seconds / count:.2g} s"
+    return f"once, {each}" if count == 1 else f"{count} times, {each} each"
 
 
-def not_seen(unseen: Sequence[str] | None) -> list[str]:
-    """What a run of a script did not show, and how it would."""
+def not_seen(best: Best, unseen: Sequence[str] | None = None) -> list[str]:
+    """What a run of a script, or a longer run of it, did not show, and how it would."""
+    unseen = best.unseen if unseen is None else unseen
     if not unseen:
         return []
     names = " and ".join(UNSEEN[name] for name in unseen)
+    if (best.provenance.get("options") or {}).get("phase_args"):
+        return [
+            f"Not seen: {names}. The launch with --phase-args had no time for it, or did not come"
+            " to it: give it more time, or see trials.csv."
+        ]
+    does = " or ".join(DOES[name] for name in unseen)
     return [
-        f"Not seen: {names}, which may need more memory. Have the script reach it in a few steps:"
-        ' --phase-args "--eval_steps 5 --save_steps 5", in its own words.'
+        f"Not seen: {names}, which may need more memory. If the script {does}, add"
+        ' --phase-args "..." to the autotune command: flags of the script with which it does so'
+        " after 5 steps."
     ]
 
 
