@@ -347,7 +347,7 @@ class Launches:
         """
         now = time.monotonic()
         if now > deadline:
-            reason = f"{OUT_OF_BUDGET}; {_too_slow(launch, ranks)}{self._busy()}"
+            reason = f"{OUT_OF_BUDGET}; {_too_slow(launch, ranks, job)}{self._busy()}"
             return Result(verdict=Verdict.SKIPPED, reason=reason)
         stepping = ranks.made > 0
         # Before the first one, a script may load data, evaluate, or compile.
@@ -454,7 +454,7 @@ class Launches:
         got[found.asked] = found.got
         ran = {getattr(c, found.axis) for c in self._measured} | set(got.values())
         if len(got) >= HEEDLESS and len(ran) == 1:
-            if all(getattr(c, found.axis) != found.got for c in self._space.candidates):
+            if self._is_all(found, got):
                 raise ModelError(
                     f"--script: {found.says} again: it ignores {{{found.axis}}}; leave that out,"
                     " or use it in the script",
@@ -466,6 +466,13 @@ class Launches:
                 only={found.axis: found.got},
             )
         return Result(verdict=Verdict.UNSUPPORTED, reason=found.says, unsupported=(found.axis,))
+
+    def _is_all(self, found: Mismatch, got: Mapping[int, int]) -> bool:
+        """Whether what the script runs, whatever it is asked for, leaves nothing to search. It may
+        have an upper limit alone, if it was never asked for less."""
+        searched = [name for name, values in self._space.axes.items() if len(values) > 1]
+        heedless = min(got) < found.got and searched == [found.axis] and not self._measured
+        return heedless or all(getattr(c, found.axis) != found.got for c in self._space.candidates)
 
     def _result(self, launch: Launch, job: Job, ranks: Ranks, timing: Timing) -> Result:
         steps = timing.steps
@@ -543,14 +550,16 @@ def _saw(launch: Launch, *, in_time: bool = True) -> str:
     return f"it made {steps}, too few to measure; let it train for longer{stopped}"
 
 
-def _too_slow(launch: Launch, ranks: Ranks) -> str:
+def _too_slow(launch: Launch, ranks: Ranks, job: Job) -> str:
     """What took the time of a launch that made too few steps to say anything."""
     if not ranks.made or launch.first_step is None:
         return _saw(launch, in_time=False)
     step_s = max(map(ranks.step_s, range(ranks.made)))
+    rule = job.rule
+    needed = 1 + ROUGH_STEPS if _may_be_rough(job) else rule.warmup_steps + rule.timed_steps
     return (
         f"its first step began after {launch.first_step - launch.began:.0f} s, a step took"
-        f" {step_s:.2g} s, and a probe needs {1 + ROUGH_STEPS}"
+        f" {step_s:.2g} s, and a probe needs {needed} steps"
     )
 
 

@@ -173,7 +173,9 @@ def test_where_the_budget_ends_after_one_step_it_is_said_what_took_the_time(
     rule = replace(RULE, timed_steps=2000)
     result = lab(own("plain", "--sample-s 0.4")).probe(rule=rule, limit_s=20.0)
     assert result.verdict == Verdict.SKIPPED
-    assert re.search(r"; its first step began after \d+ s, a step took .* s, and", result.reason)
+    assert re.search(
+        r"; its first step began after \d+ s, a step took .* s, and a p", result.reason
+    )
     assert "; the machine is busy: load 9000000000 on " in result.reason
     assert result.reason.endswith("; try OMP_NUM_THREADS=1 before the script's command")
 
@@ -344,8 +346,21 @@ def test_a_spawned_rank_s_memory_is_memory(lab: Labs) -> None:
     assert result.verdict == Verdict.OOM
 
 
-def test_a_script_that_pays_no_heed_is_never_ok(lab: Labs) -> None:
+def test_where_the_micro_batch_alone_is_searched_heedlessness_ends_the_study(lab: Labs) -> None:
     one = lab(own("odd", "--odd heedless"), micro_batch="2,3,8")
+    assert one.probe(0).verdict == Verdict.UNSUPPORTED
+    with pytest.raises(ModelError, match=r"it ignores \{micro_batch\}; leave that out"):
+        one.probe(2)
+
+
+def test_a_script_with_an_upper_limit_does_not_end_the_study(lab: Labs) -> None:
+    one = lab(own("capped"), micro_batch="3,4,8")
+    assert [one.probe(place).verdict for place in (1, 2)] == 2 * [Verdict.UNSUPPORTED]
+    assert one.probe(0).verdict == Verdict.OK
+
+
+def test_a_script_that_pays_no_heed_is_never_ok(lab: Labs) -> None:
+    one = lab(own("odd", "--odd heedless"), micro_batch="2,3,8", seq_len="32,64")
     first, second = one.probe(0), one.probe(2)
     assert first.verdict == second.verdict == Verdict.UNSUPPORTED
     assert first.reason == "asked for micro_batch 2, the model got 3 x 32"
