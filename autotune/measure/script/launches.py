@@ -29,7 +29,7 @@ from autotune.measure.script.files import Files
 from autotune.measure.script.launch import ALL_CORES, Launch
 from autotune.measure.script.seen import Mismatch, Ranks
 from autotune.measure.script.timing import ROUGH_STEPS, Timing
-from autotune.space.axes import DEGREES
+from autotune.space.axes import AXES, DEGREES
 from autotune.space.candidate import Build, Candidate
 from autotune.space.command import PREFIX, Command
 from autotune.space.outcome import Verdict
@@ -51,6 +51,7 @@ SETTLED_STEPS = 6
 """After so many, the hook knows what is part of every step, and no phase."""
 BUSY_LOAD = 2
 """Processes that want to run, of each core, from which on others slow a script down."""
+_QUOTE = "['\"]?"
 HEEDLESS = 2
 """Different values of an axis for which the script ran one and the same: it pays no heed to it."""
 
@@ -426,13 +427,28 @@ class Launches:
             trace = launch.last_lines() if code else ""
             said = [line for line in trace.splitlines() if re.search(r"\w", line)]
             reason = f"{ended(_as_signal(code))}; {said[-1] if said else _saw(launch)}"
-        reason += why(reason)
+        reason += why(reason) + self._refuses_word(reason, job.candidate)
         if not self._measured and not job.phases:
             least = min(each.tokens for each in self._space.candidates)
             if self._failed or job.candidate.tokens == least:
                 raise ModelError(f"--script: {reason}; see {launch.log}", trace)
             self._failed = True
         return Result(verdict=Verdict.CRASHED, reason=f"{reason}; see {launch.log.name}")
+
+    def _refuses_word(self, error: str, candidate: Candidate) -> str:
+        """What to write where `error` says that the script takes True or False for the words of an
+        axis; empty where it does not."""
+        words = [name for name in self._command.placeholders if name in AXES and AXES[name].words]
+        for name in words:
+            value = re.escape(str(getattr(candidate, name)))
+            if re.search(
+                rf"(?:invalid choice: |invalid \w+ value: |\bgot ){_QUOTE}{value}\b", error
+            ):
+                return (
+                    f'; for True and False write --axis "{name[:2]}=True,False", and'
+                    f" {{{name[:2]}}} for {{{name}}}"
+                )
+        return ""
 
     def _refused(self, found: Mismatch, candidate: Candidate) -> Result:
         """What ran is not what was asked for: no measurement of `candidate`.

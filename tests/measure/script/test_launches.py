@@ -202,6 +202,26 @@ def test_another_launch_that_fails_ends_no_study(lab: Labs, tmp_path: Path) -> N
     assert ran(one.probe(2)) == (8.0, 512.0, 1, True)
 
 
+@pytest.mark.parametrize(
+    ("parses", "hint"),
+    [("choices=['True', 'False']", True), ("type=int", True), ("default=''", False)],
+)
+def test_a_script_that_takes_true_and_false_is_told_how_it_gets_them(
+    lab: Labs, tmp_path: Path, parses: str, hint: bool
+) -> None:
+    command = written(tmp_path, f"""
+        import argparse
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--gc", {parses})
+        parser.parse_known_args()
+        raise ValueError("none of it works")
+    """)  # fmt: skip
+    with pytest.raises(ModelError) as failed:
+        lab(f"{command} --gc {{checkpointing}}", checkpointing="none,full").probe()
+    said = '; for True and False write --axis "ch=True,False", and {ch} for {checkpointing}; see'
+    assert (said in str(failed.value)) == hint
+
+
 def test_heed_that_is_paid_to_no_value_of_the_space_is_said(lab: Labs) -> None:
     one = lab(own("odd", "--odd heedless"), micro_batch="4,8")
     assert one.probe(0).verdict == Verdict.UNSUPPORTED
