@@ -269,7 +269,10 @@ def peak_phase(phases: Mapping[str, InPhase]) -> Phase | None:
 
 
 def _took(found: InPhase) -> PhaseTook:
-    return PhaseTook(peak_bytes=_peak_bytes(found.peaks), seconds=found.seconds, count=found.count)
+    peak_bytes = _peak_bytes(found.peaks)
+    if not found.count:  # training is not timed here
+        return PhaseTook(peak_bytes=peak_bytes)
+    return PhaseTook(peak_bytes=peak_bytes, seconds=found.seconds, count=found.count)
 
 
 def _phase(name: str) -> Phase:

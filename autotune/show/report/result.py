@@ -261,11 +261,11 @@ def _phases(best: Best) -> list[str]:
     if best.measured.phases:
         each = (
             f"{gib(found.peak_bytes.device)} {DURING[name]}"
-            + (f" ({_times(found.count, found.seconds)})" if found.count else "")
+            + (f" ({_times(found.count, found.seconds or 0.0)})" if found.count else "")
             for name, found in best.measured.phases.items()
         )
         said.append(f"Peaks: {', '.join(each)}.")
-    return said + not_seen(best)
+    return said + not_seen(best.unseen, asked=best.phase_args)
 
 
 def _times(count: int, seconds: float) -> str:
@@ -273,13 +273,12 @@ def _times(count: int, seconds: float) -> str:
     return f"once, {each}" if count == 1 else f"{count} times, {each} each"
 
 
-def not_seen(best: Best, unseen: Sequence[str] | None = None) -> list[str]:
-    """What a run of a script, or a longer run of it, did not show, and how it would."""
-    unseen = best.unseen if unseen is None else unseen
+def not_seen(unseen: Sequence[str] | None, *, asked: bool) -> list[str]:
+    """What a run of a script did not show, and how it would; it was `asked` for --phase-args."""
     if not unseen:
         return []
     names = " and ".join(UNSEEN[name] for name in unseen)
-    if (best.provenance.get("options") or {}).get("phase_args"):
+    if asked:
         return [
             f"Not seen: {names}. The launch with --phase-args had no time for it, or did not come"
             " to it: give it more time, or see trials.csv."

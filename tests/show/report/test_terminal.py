@@ -603,9 +603,10 @@ def test_what_was_not_seen_of_a_script_is_said_with_what_would_show_it(
 def test_what_was_seen_of_a_script_is_said_with_what_one_time_takes() -> None:
     found = best(record(A))
     peaks = found.measured.peak_bytes
-    train = best_json.PhaseTook(peak_bytes=peaks, seconds=0.0, count=0)
+    train = best_json.PhaseTook(peak_bytes=peaks)
     evaluation = best_json.PhaseTook(peak_bytes=peaks, seconds=1.04, count=4)
     saving = best_json.PhaseTook(peak_bytes=peaks, seconds=2.0, count=1)
+    phases: dict[best_json.Phase, best_json.PhaseTook]
     phases = {"train": train, "evaluate": evaluation, "save": saving}
     text = finished(replace(found, measured=replace(found.measured, phases=phases)))
     assert "in evaluation (4 times, 0.26 s each), " in " ".join(text.split())
