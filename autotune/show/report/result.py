@@ -278,12 +278,12 @@ def not_seen(unseen: Sequence[str] | None, *, asked: bool) -> list[str]:
     if not unseen:
         return []
     names = " and ".join(UNSEEN[name] for name in unseen)
+    does = " or ".join(DOES[name] for name in unseen)
     if asked:
         return [
-            f"Not seen: {names}. The launch with --phase-args had no time for it, or did not come"
-            " to it: give it more time, or see trials.csv."
+            f"Not seen: {names}. With --phase-args the script did not come to it, or had no time:"
+            f" see trials.csv. If it never {does}, ignore this."
         ]
-    does = " or ".join(DOES[name] for name in unseen)
     return [
         f"Not seen: {names}, which may need more memory. If the script {does}, add"
         ' --phase-args "..." to the autotune command: flags of the script with which it does so'

@@ -585,7 +585,7 @@ def test_the_end_says_how_the_script_is_started_and_whether_its_tokens_were_seen
         (
             {"phase_args": "--soon"},
             ("save",),
-            "Not seen: saving. The launch with --phase-args had",
+            "did not come to it, or had no time: see trials.csv. If it never saves",
         ),
     ],
 )
