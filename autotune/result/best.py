@@ -255,6 +255,8 @@ class Sure:
     """Probability that it is, or is within 1 % of it."""
     next: Config | None = None
     """What is most likely to be the fastest if it is not."""
+    next_best: Share | None = None
+    """Probability that `next` is; None without one."""
 
 
 @dataclass(frozen=True)

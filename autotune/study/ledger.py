@@ -200,10 +200,12 @@ class Ledger:
         mine, most = values[:, places[of]], values.max(axis=1)
         wins = np.bincount(values.argmax(axis=1), minlength=len(among)) / len(values)
         rivals = [place for place, r in enumerate(among) if r.candidate != of and wins[place]]
+        rival = max(rivals, key=lambda place: wins[place], default=None)
         return Certainty(
             best=float(wins[places[of]]),
             equal=float((mine >= most + math.log(1 - EQUAL)).mean()),
-            next=among[max(rivals, key=lambda place: wins[place])].candidate if rivals else None,
+            next=None if rival is None else among[rival].candidate,
+            next_best=0.0 if rival is None else float(wins[rival]),
         )
 
     def rounds_to_tell(self, one: Candidate, other: Candidate) -> float:

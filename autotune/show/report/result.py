@@ -313,7 +313,16 @@ def _sure(best: Best) -> list[str]:
     text += f". Next: {_differs(sure.next, best)}." if sure.next else "."
     if best.untried:
         text += f" {best.untried} of the {best.candidates} candidates were not tried."
-    return [text]
+    return [text, *_undecided(best)]
+
+
+def _undecided(best: Best) -> list[str]:
+    """That another configuration is likelier to be the best, and how to measure it."""
+    sure, folder = best.sure, best.provenance.get("folder")
+    if sure is None or sure.next is None or (sure.next_best or 0.0) <= sure.best:
+        return []
+    resume = f": autotune --resume {shlex.quote(folder)} --budget 10m" if folder else ""
+    return [f"Undecided: {_differs(sure.next, best)} is probably better; measure it next{resume}"]
 
 
 def _differs(config: Config, best: Best) -> str:

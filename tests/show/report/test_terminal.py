@@ -170,6 +170,17 @@ def test_the_end_says_how_sure_it_is(sure: Sure | None, said: str) -> None:
         assert ". Next: " in " ".join(finished(replace(found, sure=following)).split())
 
 
+@pytest.mark.parametrize(("rival", "said"), [(0.7, True), (0.2, False), (None, False)])
+def test_where_another_is_likelier_it_is_undecided(rival: float | None, said: bool) -> None:
+    found = best(record(A), record(B))
+    sure = Sure(best=0.3, within_1_percent=0.3, next=found.config, next_best=rival)
+    other = replace(found.config, micro_batch=64)
+    found = replace(found, config=other, sure=sure, provenance={"folder": "my study"})
+    text = " ".join(finished(found).split())
+    line = f"Undecided: micro_batch {A.micro_batch} is probably better; measure it next: autotune"
+    assert (f"{line} --resume 'my study' --budget 10m" in text) == said
+
+
 def test_all_is_said_of_all_candidates_alone() -> None:
     few = replace(SPACE, candidates=(A, C))
     found = best(record(A, purpose="final"), record(A), record(C), among=few)
