@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from enum import IntEnum
+from itertools import pairwise
 
 from cyclopts import CycloptsError, UnknownOptionError, UnusedCliTokensError
 
@@ -39,20 +40,31 @@ def complain(message: str) -> None:
 def one_line(error: UsageError | CycloptsError) -> str:
     """What is wrong with the input, and what would be right."""
     if isinstance(error, UnusedCliTokensError):
+        unused = " ".join(error.unused_tokens or [])
+        instead = "several values are joined by commas, e.g. --depth 2,4"
         return _in_one_line(
-            f"unexpected {' '.join(error.unused_tokens or [])}; see --help;"
-            " several values are joined by commas, e.g. --depth 2,4"
+            f"unexpected {unused}; see --help; {_quoted(error, unused) or instead}"
         )
     if isinstance(error, UnknownOptionError):
         asked = (error.token.keyword or error.token.value).partition("=")[0]
         flags = [name for each in error.argument_collection for name in each.names if each.parse]
         near = meant(asked.lstrip("-"), [flag.lstrip("-").replace("-", "_") for flag in flags])
         hint = f" Did you mean --{near.replace('_', '-')}?" if near else " See --help."
-        if any("--script" in each.names and each.tokens for each in error.argument_collection):
+        if quoted := _quoted(error, "..."):
+            hint += f" If it is the script's, {quoted}."
+        elif any("--script" in each.names and each.tokens for each in error.argument_collection):
             name = asked.lstrip("-").replace("-", "_")
             hint += f' A flag of the script needs --axis "{name}=1,2", and {{{name}}} in --script.'
         return _in_one_line(f"Unknown option: {asked}.{hint}")
     return _in_one_line(str(error))
+
+
+def _quoted(error: CycloptsError, rest: str) -> str:
+    """How --phase-args is written, where it got one word; empty where it did not."""
+    for flag, value in pairwise(error.root_input_tokens or ()):
+        if flag == "--phase-args" and " " not in value:
+            return f'quote the arguments: --phase-args "{value} {rest}"'
+    return ""
 
 
 def _in_one_line(text: str) -> str:

@@ -73,7 +73,7 @@ def train(path: Path, steps: int, limit_s: float, *, embedded: bool = False) -> 
         replace(found, verified=verified).write(path)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
-    print("\n".join(lines(verified)))
+    print("\n".join(lines(verified, asked=found.phase_args)))
     if kept:
         print(f"Logs: {logs}")
     return exit_of(verified)
@@ -96,8 +96,8 @@ def exit_of(found: Verified) -> ExitCode:
     return ExitCode.FOUND if found.passed else ExitCode.NOT_VERIFIED
 
 
-def lines(found: Verified) -> list[str]:
-    """What it came to, for people."""
+def lines(found: Verified, *, asked: bool = False) -> list[str]:
+    """What it came to, for people; --phase-args were `asked` for."""
     from autotune.show.report.result import not_seen
     from autotune.show.report.text import si
     from autotune.units import gib
@@ -133,7 +133,7 @@ def lines(found: Verified) -> list[str]:
             " was busier or slower then; run the study again, since another configuration may be"
             " the best now",
         )
-    return said + not_seen(found.unseen) + _other(found)
+    return said + not_seen(found.unseen, asked=asked) + _other(found)
 
 
 def _other(found: Verified) -> list[str]:

@@ -169,10 +169,10 @@ class PhaseTook:
     """The peaks of a phase of a script, and how long it took."""
 
     peak_bytes: PeakBytes
-    seconds: float
-    """Of all times together; 0 of training."""
-    count: Count
-    """How often it was seen; 0 of training."""
+    seconds: float | None = None
+    """Of all times together; None of training."""
+    count: Count | None = None
+    """How often it was seen; None of training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,6 +260,8 @@ class Sure:
     """Probability that it is, or is within 1 % of it."""
     next: Config | None = None
     """What is most likely to be the fastest if it is not."""
+    next_best: Share | None = None
+    """Probability that `next` is; None without one."""
 
 
 @dataclass(frozen=True)
@@ -414,6 +416,12 @@ class Best:
     def knows(self, name: str) -> bool:
         """Whether that field of `config` is `known`."""
         return self.known is None or name in self.known
+
+    @property
+    def phase_args(self) -> bool:
+        """Whether the user said how the script evaluates and saves soon."""
+        options = self.provenance.get("options")
+        return isinstance(options, dict) and bool(options.get("phase_args"))
 
     @property
     def started_in(self) -> str | None:

@@ -48,6 +48,8 @@ class Certainty:
     """Probability that it is, or is within `EQUAL` of it."""
     next: Candidate | None
     """The candidate that is most likely the best if this one is not."""
+    next_best: float = 0.0
+    """Probability that this one is the best."""
 
 
 @dataclass(frozen=True, kw_only=True)

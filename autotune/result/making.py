@@ -162,7 +162,12 @@ def _sure(certainty: Certainty | None, space: Space, winner: Config) -> Sure | N
         asked = replace(following, **same)
         replicas = winner.data_parallel if asked.sharing == winner.candidate.sharing else None
         after = _config(asked, space.workload, replicas=replicas)
-    return Sure(best=certainty.best, within_1_percent=certainty.equal, next=after)
+    return Sure(
+        best=certainty.best,
+        within_1_percent=certainty.equal,
+        next=after,
+        next_best=None if after is None else certainty.next_best,
+    )
 
 
 def tie_of(record: Record, workload: Workload, limits: Limits) -> Tie:
@@ -269,7 +274,10 @@ def peak_phase(phases: Mapping[str, InPhase]) -> Phase | None:
 
 
 def _took(found: InPhase) -> PhaseTook:
-    return PhaseTook(peak_bytes=_peak_bytes(found.peaks), seconds=found.seconds, count=found.count)
+    peak_bytes = _peak_bytes(found.peaks)
+    if not found.count:  # training is not timed here
+        return PhaseTook(peak_bytes=peak_bytes)
+    return PhaseTook(peak_bytes=peak_bytes, seconds=found.seconds, count=found.count)
 
 
 def _phase(name: str) -> Phase:

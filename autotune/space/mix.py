@@ -27,8 +27,6 @@ from functools import cache, cached_property
 from itertools import accumulate, islice, pairwise
 from typing import TypeVar
 
-import numpy as np
-
 from autotune.space.candidate import Candidate
 from autotune.wire.ranks import Rows, padded_to
 
@@ -383,6 +381,8 @@ def _packed(lengths: Sequence[int], seq_len: int) -> Rows:
 def _best_ends(chances: Sequence[tuple[int, float]], number: int) -> list[int]:
     """At most `number` of these lengths, the last among them, such that each padded to the next
     is shortest in the mean, by its chance."""
+    import numpy as np  # whoever only asks for help does without
+
     lengths = np.array([length for length, _ in chances], dtype=float)
     upto = np.concatenate([[0.0], np.cumsum([chance for _, chance in chances])])
     # From the end before it, in rows, to each end, in columns.
@@ -391,7 +391,7 @@ def _best_ends(chances: Sequence[tuple[int, float]], number: int) -> list[int]:
         np.inf,
         (upto[None, 1:] - upto[:, None]) * lengths[None, :],
     )
-    least, came = cost[0], list[np.ndarray[tuple[int], np.dtype[np.intp]]]()
+    least, came = cost[0], []
     for _ in range(min(number, len(lengths)) - 1):
         every = np.concatenate([[0.0], least])[:, None] + cost
         came.append(every.argmin(axis=0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -65,6 +66,20 @@ class Ledger:
         return {
             r.candidate for r in self.records if r.purpose == "search" and not r.outcome.put_off
         }
+
+    @property
+    def untried(self) -> list[tuple[str, Any]]:
+        """Searched axes with a value that no record tells anything of. A micro-batch is told of by
+        its neighbours."""
+        known = [r.candidate for r in self.all if not r.outcome.put_off]
+        return [
+            (name, value)
+            for name, values in self._space.axes.items()
+            if name != "micro_batch" and len(values) > 1
+            for value in values
+            if any(getattr(c, name) == value for c in self._space.candidates)
+            and not any(getattr(c, name) == value for c in known)
+        ]
 
     @property
     def lost(self) -> int:
@@ -185,10 +200,12 @@ class Ledger:
         mine, most = values[:, places[of]], values.max(axis=1)
         wins = np.bincount(values.argmax(axis=1), minlength=len(among)) / len(values)
         rivals = [place for place, r in enumerate(among) if r.candidate != of and wins[place]]
+        rival = max(rivals, key=lambda place: wins[place], default=None)
         return Certainty(
             best=float(wins[places[of]]),
             equal=float((mine >= most + math.log(1 - EQUAL)).mean()),
-            next=among[max(rivals, key=lambda place: wins[place])].candidate if rivals else None,
+            next=None if rival is None else among[rival].candidate,
+            next_best=0.0 if rival is None else float(wins[rival]),
         )
 
     def rounds_to_tell(self, one: Candidate, other: Candidate) -> float:

@@ -7,12 +7,13 @@ import math
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 from autotune.device.device import Device
 from autotune.errors import ModelError, UsageError
@@ -34,6 +35,7 @@ from autotune.show.report import Reporter
 from autotune.show.report.text import minutes
 from autotune.show.view.page import page
 from autotune.show.view.study import read
+from autotune.space.axes import AXES
 from autotune.space.options import Options
 from autotune.space.outcome import Record
 from autotune.space.space import Space
@@ -46,6 +48,8 @@ from autotune.wire.budget import Clock, StopFlag
 
 ENOUGH_FINALS = 10
 """The budget that is advised has time for so many."""
+SHOWN_UNTRIED = 3
+"""So many values of axes that no probe told of are named."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOST = (errno.EROFS, errno.EIO, errno.ESTALE)
 
@@ -123,6 +127,18 @@ def run(setup: Setup, *, reporter: Reporter, clock: Clock, stop: StopFlag) -> St
         stack.close()
         reporter.close()
         stop.restore()
+
+
+def _not_measured(untried: Sequence[tuple[str, Any]]) -> str:
+    """That no probe told of these values of axes, and how one would."""
+    names = [str(value) if name == "own" else f"{name} {value}" for name, value in untried]
+    more = f" and {len(names) - SHOWN_UNTRIED} more" if len(names) > SHOWN_UNTRIED else ""
+    name, value = untried[0]
+    flag = "--axis" if name == "own" else AXES[name].flag
+    return (
+        f"{', '.join(names[:SHOWN_UNTRIED])}{more}: not measured; run again with"
+        f" {flag} {quote(str(value))}"
+    )
 
 
 def _is_of(folder: Path, error: OSError) -> bool:
@@ -341,6 +357,8 @@ class _Session(Setup):
             if made
             else f"Exports: {without}"
         )
+        if untried := study.ledger.untried:
+            self.reporter.note(_not_measured(untried))
         if few is None and (final_s := study.lacking_s()) is not None:
             what = "launch" if self.space.workload.of_script else "final"
             more = math.ceil(ENOUGH_FINALS * final_s / 60)

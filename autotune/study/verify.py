@@ -109,7 +109,7 @@ def _with_phases(
     run: Training, after: Report, limit_s: float, note: Callable[[str], None]
 ) -> Report:
     """`after`, with the peaks of a launch with --phase-args, if the study had these."""
-    if not (run.best.provenance.get("options") or {}).get("phase_args"):
+    if not run.best.phase_args:
         return after
     try:
         found = run(probing(run.best), fresh=True, phases_s=limit_s)

@@ -159,8 +159,9 @@ class Steps:
 
     @property
     def step_s(self) -> list[float]:
-        """What counts: the timed steps, or a stopped warm-up's, but for its first."""
-        return self.timed.step_s or self.warmup.step_s[1:]
+        """What counts: the timed steps; where it ended before two of them, all but the first."""
+        enough = len(self.timed.step_s) >= min(2, self._rule.timed_steps)
+        return self.timed.step_s if enough else (self.warmup.step_s + self.timed.step_s)[1:]
 
 
 @dataclass(frozen=True)

@@ -330,6 +330,17 @@ def test_a_file_that_cannot_be_read_is_named(
         (["--budget"], "Parameter --budget", "requires an argument"),
         (["--depth", "2", "4"], "unexpected 4", "--depth 2,4"),
         (["tnue"], "unexpected tnue", "--help"),
+        (
+            ["--phase-args", "--a", "5"],
+            "unexpected 5",
+            'quote the arguments: --phase-args "--a 5"',
+        ),
+        (
+            ["--phase-args", "--a", "--b"],
+            "Unknown option: --b",
+            'arguments: --phase-args "--a ..."',
+        ),
+        (["--checkpointing", "True"], "--checkpointing True: unknown", '--axis "ch=True,False"'),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

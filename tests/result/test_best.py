@@ -20,6 +20,7 @@ from autotune.space.axes import ASKED_AXES, AXES
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Objective, Record, Verdict
 from autotune.space.workload import GlobalBatch
+from autotune.wire.reports import InPhase
 from tests.support.exported import result
 from tests.support.programs import ROOT
 from tests.support.records import MIB, QUIET, WORKLOAD, record, space, workload
@@ -432,6 +433,20 @@ def test_a_number_that_is_not_finite_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\$\.environment\.load\[0\]\.one is not a finite"):
         wrong.write(tmp_path / "best.json")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_phase_that_was_not_counted_has_no_seconds() -> None:
+    found = record(A)
+    peaks = found.measured.peaks
+    counts = {"train": (0.0, 0), "save": (2.0, 1)}
+    phases = {name: InPhase(peaks=peaks, seconds=s, count=n) for name, (s, n) in counts.items()}
+    outcome = replace(found.outcome, measurement=replace(found.measured, phases=phases))
+    took = best(replace(found, outcome=outcome)).measured.phases
+    assert took is not None
+    assert {name: (each.seconds, each.count) for name, each in took.items()} == {
+        "train": (None, None),
+        "save": (2.0, 1),
+    }
 
 
 REQUIRED = ["", "config", "measured", "measured.step_s", "measured.peak_bytes", "limits", "trials"]

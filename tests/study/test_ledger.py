@@ -133,7 +133,7 @@ def test_it_is_surer_of_a_clear_difference_than_of_a_small_one(ledger: Ledger) -
     assert 0.5 < of_best.best < 1.0
     assert of_best.equal > of_best.best > of_middle.best
     assert of_best.next == middle
-    assert of_middle.next == LARGE
+    assert (of_middle.next, of_middle.next_best) == (LARGE, of_best.best)
     assert ledger.certainty(Candidate(depth=2, seq_len=64, micro_batch=1)) is None
 
 

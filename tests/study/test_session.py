@@ -181,6 +181,15 @@ def test_where_no_final_fits_the_line_that_makes_them_is_told_and_does(
     assert Best.read(Path("study/best.json")).confirmed
 
 
+def test_values_that_no_probe_told_of_are_named(tune: Tune) -> None:
+    stdout = tune(*NEW[:4], "--sampler", "grid", "--trials", "1")[1]
+    told = re.search(r"(\w+ \S+)(, .*)?: not measured; run again with --(\S+) (\S+)\n", stdout)
+    assert told is not None
+    assert told[1] == f"{told[3].replace('-', '_')} {told[4]}"
+    code, stdout, _ = tune(*NEW[:2], "--sampler", "grid", "--out", "whole", "--budget", "1h")
+    assert (code, ": not measured" in stdout) == (0, False)
+
+
 def test_a_search_without_result_goes_on(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(self: Replay, job: Job, deadline: float) -> Result:
         self._time.advance(deadline - self._time())

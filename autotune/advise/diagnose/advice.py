@@ -10,7 +10,7 @@ from typing import TypeGuard
 
 from autotune.advise.diagnose.advice_host import HOST, LISTED, leak
 from autotune.advise.diagnose.case import Advice, Case, Measure, as_said, of, of_deepspeed, to
-from autotune.advise.diagnose.causes import IDLE_SHARE
+from autotune.advise.diagnose.causes import GATHERING, IDLE_SHARE
 from autotune.advise.diagnose.flags import OPTIMIZERS, FlagSetting
 from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.settings import (
@@ -50,7 +50,7 @@ def command(case: Case) -> str | None:
     micro, accum = settings.get("micro_batch"), settings.get("grad_accum")
     ranks, script = context.ranks_said, _script(case)
     if script:
-        parts.append(f"--script {shlex.quote(script)}")
+        parts.append(f"--script {shlex.quote(script)}{_phase_args(case)}")
     else:
         parts.append(f"--model hf:{context.model}")
     parts.append(f"--micro-batch 1:{max(2, micro or 16)}")
@@ -102,6 +102,16 @@ def again(case: Case, found: Sequence[Advice]) -> Again | None:
     return Again(command, tuple(numbers)) if numbers else None
 
 
+def _phase_args(case: Case) -> str:
+    """What has a script do soon what it ran out of memory in, beside training."""
+    if not case.has("evaluation", "saving"):
+        return ""
+    soon = "<flags with which it does so soon>"
+    if case.framework == "transformers":
+        soon = "--eval_steps 5 --save_steps 5"
+    return f" --phase-args {shlex.quote(soon)}"
+
+
 def _script(case: Case) -> str | None:
     """The user's own command line with places for what is searched. If it names no batch: None
     where the model is known, else the line with a flag for the batch."""
@@ -138,6 +148,8 @@ def _filled(case: Case, command: str, values: dict[str, str]) -> str:
     return command
 
 
+_FRAME = re.compile(r"(?P<file>\S+\.py):(?P<line>\d+) in ")
+_LIBRARIES = re.compile(r"(?:site|dist)-packages/|/lib/python3|^(?:torch|transformers)/")
 _ELSEWHERE = ("MPS", "XPU", "NPU", "MUSA", "MLU")
 """Backends that nothing can be measured on here."""
 _BEFORE_2_1 = re.compile(r"\(GPU \d+; [^)]*total capacity")
@@ -264,7 +276,14 @@ def _apart(case: Case) -> Advice | None:
         return _shards(case)
     if not case.has("evaluation"):
         return None
+    what, saving = (
+        "take predictions off the device as they come",
+        "all predictions but one batch's",
+    )
     setting = "torch.no_grad(); predictions.append(output.argmax(-1).cpu())"
+    if not GATHERING.search("\n".join(case.event.trace)):
+        what, saving = "evaluate in smaller batches", "half at half the batch (a rule of thumb)"
+        setting = "DataLoader(batch_size=<half of now>) for evaluation, in torch.no_grad()"
     if case.framework == "transformers":
         setting = as_said(
             "prediction_loss_only=True; eval_accumulation_steps=1; per_device_eval_batch_size=1",
@@ -272,8 +291,22 @@ def _apart(case: Case) -> Advice | None:
         )
     elif case.framework == "llamafactory":
         setting = "eval_accumulation_steps: 1; per_device_eval_batch_size: 1"
-    return to("evaluate less at a time", "take predictions off the device as they come", setting,
-              "all predictions but one batch's", "no training speed")  # fmt: skip
+    return to("evaluate less at a time", what, setting, saving, "no training speed")
+
+
+def _inline(case: Case) -> Advice | None:
+    """What helps if a line of the user's own evaluates, which a traceback does not show."""
+    own = [found for each in case.event.trace
+           if (found := _FRAME.match(each)) and not _LIBRARIES.search(found["file"])]  # fmt: skip
+    if not case.has("logits") or not case.training or (case.event.step or 0) < 2 or not own:
+        return None
+    line = f"line {own[-1]['line']} of {own[-1]['file'].rpartition('/')[2]}"
+    return to(
+        "evaluate less at a time", f"if {line} is evaluation: lower its batch",
+        "with torch.no_grad(): output = model(batch[:<half of now>])",
+        "half at half the batch (a rule of thumb); what follows is of training",
+        "no training speed",
+    )  # fmt: skip
 
 
 def _shards(case: Case) -> Advice:
@@ -435,8 +468,8 @@ def _length(case: Case) -> Advice | None:
 
 _ROWS: dict[Kind, tuple[Measure, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
-        _share, _stop_others, _own_device, _limit, leak, _allocator, _loading, _apart, _loss,
-        _micro_batch, _checkpointing, _stage, _offload, _length,
+        _share, _stop_others, _own_device, _limit, leak, _allocator, _loading, _apart, _inline,
+        _loss, _micro_batch, _checkpointing, _stage, _offload, _length,
     ),
     Kind.MEMORY: (_stop_others, leak, _micro_batch, *HOST[Kind.KILLED]),
     **HOST,

@@ -245,6 +245,11 @@ _EVALUATION = re.compile(
     r"|(?:eval|evaluation|val|validation|predict|prediction)_(?:step|loop|epoch)(?:_end)?"
     r"|(?:_?run|do)_(?:eval|evaluate|evaluation|validation))\b"
 )
+GATHERING = re.compile(
+    r"in (?:nested_(?:concat|gather)|torch_pad_and_concatenate|gather_(?:for_metrics|function)"
+    r"|pad_across_processes|all_gather)\b"
+)
+"""Frames that put predictions of several batches, or ranks, together."""
 _SAVING = re.compile(
     r"in \w*(?:save_(?:ckpt|checkpoint|model|state)|state_dict_hook)|state_dict\(\) call"
     r"|serialization\.py:\d+ in _?save|in (?:async_save|save_file|save_pretrained)\b"
@@ -291,7 +296,8 @@ def _first_step(event: Event, context: Context) -> Cause | None:
 def _phase(event: Event, context: Context) -> Cause | None:
     trace = "\n".join(event.trace)
     if _EVALUATION.search(trace):
-        return Cause("evaluation", "memory ran out in evaluation, where predictions are gathered")
+        where = ", where predictions are gathered" if GATHERING.search(trace) else ""
+        return Cause("evaluation", f"memory ran out in evaluation{where}")
     if _SAVING.search(trace):
         return Cause("saving", "memory ran out while a checkpoint was put together for saving")
     return None
@@ -312,7 +318,7 @@ def _logits(event: Event, context: Context) -> Cause | None:
 
 
 def _longer_sample(event: Event, context: Context) -> Cause | None:
-    if event.step is None or event.step < 2:
+    if event.step is None or event.step < 2 or _phase(event, context) is not None:
         return None
     return Cause(
         "a longer sample",

@@ -48,6 +48,7 @@ class Launch:
         self, channel: Channel, request: dict[str, Any], log: Path, in_use: tuple[int, ...]
     ) -> None:
         self.log = log
+        self.began = time.monotonic()
         self.processes: list[Process] = []
         self.lively = time.monotonic()
         """When it last gave a sign of life."""

@@ -27,10 +27,10 @@ from autotune.measure.runner.process import ended
 from autotune.measure.runner.wiring import Wiring
 from autotune.measure.script.cause import cause_in, hint, is_launchers
 from autotune.measure.script.files import Files
-from autotune.measure.script.launch import Launch
+from autotune.measure.script.launch import ALL_CORES, Launch
 from autotune.measure.script.seen import Mismatch, Ranks
-from autotune.measure.script.timing import Timing
-from autotune.space.axes import DEGREES
+from autotune.measure.script.timing import ROUGH_STEPS, Timing
+from autotune.space.axes import AXES, DEGREES
 from autotune.space.candidate import Build, Candidate
 from autotune.space.command import PREFIX, Command
 from autotune.space.outcome import Verdict
@@ -50,6 +50,9 @@ ENDLESS = 64
 """Backward passes of one micro-step without an optimizer's step, that show that there is none."""
 SETTLED_STEPS = 6
 """After so many, the hook knows what is part of every step, and no phase."""
+BUSY_LOAD = 2
+"""Processes that want to run, of each core, from which on others slow a script down."""
+_QUOTE = "['\"]?"
 HEEDLESS = 2
 """Different values of an axis for which the script ran one and the same: it pays no heed to it."""
 
@@ -131,7 +134,6 @@ class Launches:
 
     def _run(self, job: Job, deadline: float) -> Result:
         self._launches += 1
-        began = time.monotonic()
         launch = self._launch = self._start(job)
         try:
             result = self._watch(launch, job, deadline)
@@ -141,7 +143,7 @@ class Launches:
         if result.report is not None:
             self._measured.add(job.candidate)
             self._rows = self._rows or 1
-        start_s = (launch.first_step or time.monotonic()) - began
+        start_s = (launch.first_step or time.monotonic()) - launch.began
         left_bytes(lambda: max(self._foreign_bytes(launch)), launch.lives)
         changes, report = self._foreign_bytes(launch), result.report
         if report is not None:
@@ -234,6 +236,9 @@ class Launches:
                 return replace(self._result(launch, job, ranks, timing), reason=lacks)
             if launch.ended:
                 return self._ended(launch, job, ranks)
+            if time.monotonic() > deadline and timing.rough and _may_be_rough(job):
+                saw = f"{OUT_OF_BUDGET}; it made {ranks.made} optimizer steps"
+                return replace(self._result(launch, job, ranks, timing), reason=saw)
             if (failed := self._late(launch, job, ranks, deadline)) is not None:
                 return failed
 
@@ -344,8 +349,7 @@ class Launches:
         """
         now = time.monotonic()
         if now > deadline:
-            saw = "" if ranks.made else f"; {_saw(launch, in_time=False)}"
-            reason = OUT_OF_BUDGET + saw
+            reason = f"{OUT_OF_BUDGET}; {_too_slow(launch, ranks, job)}{self._busy()}"
             return Result(verdict=Verdict.SKIPPED, reason=reason)
         stepping = ranks.made > 0
         # Before the first one, a script may load data, evaluate, or compile.
@@ -368,6 +372,18 @@ class Launches:
                 reason=f"wrote {gib(size)} to its scratch folder; have it save less often",
             )
         return None
+
+    def _busy(self) -> str:
+        """That others use the machine, and what may help; empty where they do not."""
+        load, cores = os.getloadavg()[0], len(ALL_CORES)
+        if load < BUSY_LOAD * cores:
+            return ""
+        known = os.environ.keys() | self._environment.keys() | self._command.assigned.keys()
+        helps = self._device.kind == "cpu" and "OMP_NUM_THREADS" not in known
+        return (
+            f"; the machine is busy: load {load:.0f} on {cores} cores"
+            + "; try OMP_NUM_THREADS=1 before the script's command" * helps
+        )
 
     def _out_of_memory(self, launch: Launch) -> Result | None:
         for process in launch.processes:
@@ -414,13 +430,28 @@ class Launches:
             trace = launch.last_lines() if code else ""
             said = [line for line in trace.splitlines() if re.search(r"\w", line)]
             reason = f"{ended(_as_signal(code))}; {said[-1] if said else _saw(launch)}"
-        reason += why(reason) + hint(reason)
+        reason += why(reason) + hint(reason) + self._refuses_word(reason, job.candidate)
         if not self._measured and not job.phases:
             least = min(each.tokens for each in self._space.candidates)
             if self._failed or job.candidate.tokens == least:
                 raise ModelError(f"--script: {reason}; see {launch.log}", trace)
             self._failed = True
         return Result(verdict=Verdict.CRASHED, reason=f"{reason}; see {launch.log.name}")
+
+    def _refuses_word(self, error: str, candidate: Candidate) -> str:
+        """What to write where `error` says that the script takes True or False for the words of an
+        axis; empty where it does not."""
+        words = [name for name in self._command.placeholders if name in AXES and AXES[name].words]
+        for name in words:
+            value = re.escape(str(getattr(candidate, name)))
+            if re.search(
+                rf"(?:invalid choice: |invalid \w+ value: |\bgot ){_QUOTE}{value}\b", error
+            ):
+                return (
+                    f'; for True and False write --axis "{name[:2]}=True,False", and'
+                    f" {{{name[:2]}}} for {{{name}}}"
+                )
+        return ""
 
     def _refused(self, found: Mismatch, candidate: Candidate) -> Result:
         """What ran is not what was asked for: no measurement of `candidate`.
@@ -442,7 +473,7 @@ class Launches:
         got[found.asked] = found.got
         ran = {getattr(c, found.axis) for c in self._measured} | set(got.values())
         if len(got) >= HEEDLESS and len(ran) == 1:
-            if all(getattr(c, found.axis) != found.got for c in self._space.candidates):
+            if self._is_all(found, got):
                 raise ModelError(
                     f"--script: {found.says} again: it ignores {{{found.axis}}}; leave that out,"
                     " or use it in the script",
@@ -454,6 +485,13 @@ class Launches:
                 only={found.axis: found.got},
             )
         return Result(verdict=Verdict.UNSUPPORTED, reason=found.says, unsupported=(found.axis,))
+
+    def _is_all(self, found: Mismatch, got: Mapping[int, int]) -> bool:
+        """Whether what the script runs, whatever it is asked for, leaves nothing to search. It may
+        have an upper limit alone, if it was never asked for less."""
+        searched = [name for name, values in self._space.axes.items() if len(values) > 1]
+        heedless = min(got) < found.got and searched == [found.axis] and not self._measured
+        return heedless or all(getattr(c, found.axis) != found.got for c in self._space.candidates)
 
     def _result(self, launch: Launch, job: Job, ranks: Ranks, timing: Timing) -> Result:
         steps = timing.steps
@@ -524,6 +562,24 @@ def _saw(launch: Launch, *, in_time: bool = True) -> str:
         )
     stopped = "; losses are 0 on emulated GPUs: it may have stopped for that" * emulating()
     return f"it made {steps}, too few to measure; let it train for longer{stopped}"
+
+
+def _too_slow(launch: Launch, ranks: Ranks, job: Job) -> str:
+    """What took the time of a launch that made too few steps to say anything."""
+    if not ranks.made or launch.first_step is None:
+        return _saw(launch, in_time=False)
+    step_s = max(map(ranks.step_s, range(ranks.made)))
+    rule = job.rule
+    needed = 1 + ROUGH_STEPS if _may_be_rough(job) else rule.warmup_steps + rule.timed_steps
+    return (
+        f"its first step began after {launch.first_step - launch.began:.0f} s, a step took"
+        f" {step_s:.2g} s, and a probe needs {needed} steps"
+    )
+
+
+def _may_be_rough(job: Job) -> bool:
+    """Whether few steps are better than none: not in finals, for phases, or of energy."""
+    return not (job.mixed or job.phases or job.rule.energy_s)
 
 
 def _last_launch(logs: Path) -> int:

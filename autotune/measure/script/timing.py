@@ -15,6 +15,9 @@ from autotune.wire.reports import Conditions, Readings
 from autotune.wire.sensors import Sensors
 from autotune.wire.stopping import Phase, Steps
 
+ROUGH_STEPS = 2
+"""After the first step: so many say something of the speed."""
+
 
 class Timing:
     """Feeds steps to the rule, and looks at the machine while they are timed."""
@@ -50,6 +53,11 @@ class Timing:
     def measured(self) -> bool:
         """Whether the script, which ended by itself, made the steps that a timing has at least."""
         return len(self.steps.timed.step_s) >= self.steps.least_timed
+
+    @property
+    def rough(self) -> bool:
+        """Whether the steps that were made say something, should there be no more."""
+        return len(self.steps.step_s) >= ROUGH_STEPS
 
     def feed(self, ranks: Ranks) -> Phase | None:
         """Take over the steps that all ranks have made; the phase of the latest."""

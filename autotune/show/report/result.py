@@ -26,6 +26,7 @@ WAITS = 0.1
 FEW_PEAKS = 5
 """Of fewer probes, the median error of their peaks says nothing."""
 UNSEEN = {EVALUATE: "evaluation", SAVE: "saving"}
+DOES = {EVALUATE: "evaluates", SAVE: "saves"}
 HOST_FULL = 0.8
 """Share of the host's memory in use, above which more processes may not have room."""
 
@@ -271,25 +272,33 @@ def _phases(best: Best) -> list[str]:
     if best.measured.phases:
         each = (
             f"{gib(found.peak_bytes.device)} {DURING[name]}"
-            + (f" ({_times(found.count)}, {found.seconds:.1f} s)" if found.count else "")
+            + (f" ({_times(found.count, found.seconds or 0.0)})" if found.count else "")
             for name, found in best.measured.phases.items()
         )
         said.append(f"Peaks: {', '.join(each)}.")
-    return said + not_seen(best.unseen)
+    return said + not_seen(best.unseen, asked=best.phase_args)
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+def _times(count: int, seconds: float) -> str:
+    each = f"{seconds / count:.2g} s"
+    return f"once, {each}" if count == 1 else f"{count} times, {each} each"
 
 
-def not_seen(unseen: Sequence[str] | None) -> list[str]:
-    """What a run of a script did not show, and how it would."""
+def not_seen(unseen: Sequence[str] | None, *, asked: bool) -> list[str]:
+    """What a run of a script did not show, and how it would; it was `asked` for --phase-args."""
     if not unseen:
         return []
     names = " and ".join(UNSEEN[name] for name in unseen)
+    does = " or ".join(DOES[name] for name in unseen)
+    if asked:
+        return [
+            f"Not seen: {names}. With --phase-args the script did not come to it, or had no time:"
+            f" see trials.csv. If it never {does}, ignore this."
+        ]
     return [
-        f"Not seen: {names}, which may need more memory. Have the script reach it in a few steps:"
-        ' --phase-args "--eval_steps 5 --save_steps 5", in its own words.'
+        f"Not seen: {names}, which may need more memory. If the script {does}, add"
+        ' --phase-args "..." to the autotune command: flags of the script with which it does so'
+        " after 5 steps."
     ]
 
 
@@ -317,7 +326,16 @@ def _sure(best: Best) -> list[str]:
     text += f" Next: {_differs(sure.next, best)}." if sure.next else ""
     if best.untried:
         text += f" {best.untried} of the {best.candidates} candidates were not tried."
-    return [text]
+    return [text, *_undecided(best)]
+
+
+def _undecided(best: Best) -> list[str]:
+    """That another configuration is likelier to be the best, and how to measure it."""
+    sure, folder = best.sure, best.provenance.get("folder")
+    if sure is None or sure.next is None or (sure.next_best or 0.0) <= sure.best:
+        return []
+    resume = f": autotune --resume {shlex.quote(folder)} --budget 10m" if folder else ""
+    return [f"Undecided: {_differs(sure.next, best)} is probably better; measure it next{resume}"]
 
 
 def _differs(config: Config, best: Best) -> str:

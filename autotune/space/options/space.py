@@ -33,7 +33,11 @@ def _words(text: str, flag: str, axis: Axis) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for name in names:
         if not axis.takes(name):
-            raise UsageError(f"{flag} {name}: unknown; known: {', '.join(axis.known)}")
+            own = (
+                f'; where a script takes {name}, write --axis "{axis.name[:2]}=True,False", and'
+                f" {{{axis.name[:2]}}} in --script"
+            ) * (name in ("True", "False"))
+            raise UsageError(f"{flag} {name}: unknown; known: {', '.join(axis.known)}{own}")
     return names
 
 

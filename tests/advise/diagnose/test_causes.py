@@ -112,6 +112,28 @@ def test_the_trainer_is_told_how_to_evaluate_less_at_a_time(
     assert settings["evaluate less at a time"] == said
 
 
+EVALUATES = frame("train.py", "evaluate", "logits = net(x)")
+LOSS = frame("me/train.py", "<module>", "print(step, cross_entropy(net(x), y))")
+
+
+def test_evaluation_that_gathers_nothing_needs_a_smaller_batch(tmp_path: Path) -> None:
+    found = told(tmp_path, "step 200\n" + TRACE.format(frames=EVALUATES) + oom())
+    assert found["cause"]["sentence"] == "memory ran out in evaluation"
+    assert "a longer sample" not in {each["name"] for each in found["also"]}
+    settings = {each["name"]: each["setting"] for each in found["advice"]}
+    assert settings["evaluate less at a time"].startswith("DataLoader(batch_size=<half of now>)")
+    assert "--phase-args '<flags with which it does so soon>'" in found["command"]
+
+
+@pytest.mark.parametrize(("step", "says"), [(1, 0), (200, 1)])
+def test_a_line_of_the_user_s_own_may_evaluate_after_steps(
+    step: int, says: int, tmp_path: Path
+) -> None:
+    found = told(tmp_path, f"step {step}\n" + TRACE.format(frames=LOSS) + oom())
+    said = [each["what"] for each in found["advice"] if each["name"] == "evaluate less at a time"]
+    assert said == says * ["if line 12 of train.py is evaluation: lower its batch"]
+
+
 @pytest.mark.parametrize("frames", TRAINING)
 def test_training_is_no_other_phase(frames: str, tmp_path: Path) -> None:
     found = told(tmp_path, TRACE.format(frames=frames) + oom())

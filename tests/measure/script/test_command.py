@@ -190,6 +190,8 @@ def test_a_script_that_may_be_there_is_not_refused(words: str) -> None:
         ("true", {}, "--micro-batch: the script is not told of it"),
         ("true {seq_len}", {"micro_batch": ""}, "--seq-len: give values for"),
         ("true {a}", {"axis": "a"}, "--axis a: write a name once"),
+        ("true {a}", {"axis": "a.Len=1,2"}, '"len=1,2", and a.Len={len} in --script'),
+        ("true {a}", {"axis": "--lr=1"}, 'write --axis "lr=1", and --lr={lr} in --script'),
         ("true {a}", {"axis": "a=1;a=2"}, "--axis a=2: write a name once"),
         ("true {a}", {"axis": "micro_batch=1"}, "the name is reserved"),
         ("true {tp}", {"axis": "tp=1,2"}, "--axis or --set tp: write --tp 1,2 instead"),

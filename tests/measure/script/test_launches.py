@@ -152,7 +152,32 @@ def test_what_trained_before_and_ended_is_no_rank(lab: Labs, tmp_path: Path) -> 
 def test_where_the_budget_ends_before_a_step_it_is_said_what_was_seen(lab: Labs) -> None:
     result = lab(own("sleeps")).probe(limit_s=12.0)
     assert result.verdict == Verdict.SKIPPED
-    assert result.reason.endswith("; it imported torch, and made no backward pass")
+    assert "; it imported torch, and made no backward pass" in result.reason
+
+
+def test_where_the_budget_ends_after_few_steps_these_are_its_measurement(lab: Labs) -> None:
+    rule = replace(RULE, warmup_steps=3, timed_steps=1000)
+    result = lab(own("plain", "--sample-s 0.4")).probe(rule=rule, limit_s=30.0)
+    assert result.verdict == Verdict.OK, result.reason
+    assert "the budget ended during this probe; it made " in result.reason
+    assert result.report is not None
+    assert 2 <= len(result.report.step_s) < 1000
+
+
+def test_where_the_budget_ends_after_one_step_it_is_said_what_took_the_time(
+    lab: Labs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (9e9, 0.0, 0.0))
+    monkeypatch.setattr("autotune.measure.script.timing.ROUGH_STEPS", 1000)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    rule = replace(RULE, timed_steps=2000)
+    result = lab(own("plain", "--sample-s 0.4")).probe(rule=rule, limit_s=20.0)
+    assert result.verdict == Verdict.SKIPPED
+    assert re.search(
+        r"; its first step began after \d+ s, a step took .* s, and a p", result.reason
+    )
+    assert "; the machine is busy: load 9000000000 on " in result.reason
+    assert result.reason.endswith("; try OMP_NUM_THREADS=1 before the script's command")
 
 
 def test_rows_a_sample_are_told_from_heedlessness(lab: Labs, tmp_path: Path) -> None:
@@ -175,6 +200,26 @@ def test_another_launch_that_fails_ends_no_study(lab: Labs, tmp_path: Path) -> N
     assert first.verdict == Verdict.UNSUPPORTED
     assert "asked for micro_batch 2, the model got 4 x 32" in first.reason
     assert ran(one.probe(2)) == (8.0, 512.0, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("parses", "hint"),
+    [("choices=['True', 'False']", True), ("type=int", True), ("default=''", False)],
+)
+def test_a_script_that_takes_true_and_false_is_told_how_it_gets_them(
+    lab: Labs, tmp_path: Path, parses: str, hint: bool
+) -> None:
+    command = written(tmp_path, f"""
+        import argparse
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--gc", {parses})
+        parser.parse_known_args()
+        raise ValueError("none of it works")
+    """)  # fmt: skip
+    with pytest.raises(ModelError) as failed:
+        lab(f"{command} --gc {{checkpointing}}", checkpointing="none,full").probe()
+    said = '; for True and False write --axis "ch=True,False", and {ch} for {checkpointing}; see'
+    assert (said in str(failed.value)) == hint
 
 
 def test_heed_that_is_paid_to_no_value_of_the_space_is_said(lab: Labs) -> None:
@@ -321,8 +366,21 @@ def test_a_spawned_rank_s_memory_is_memory(lab: Labs) -> None:
     assert result.verdict == Verdict.OOM
 
 
-def test_a_script_that_pays_no_heed_is_never_ok(lab: Labs) -> None:
+def test_where_the_micro_batch_alone_is_searched_heedlessness_ends_the_study(lab: Labs) -> None:
     one = lab(own("odd", "--odd heedless"), micro_batch="2,3,8")
+    assert one.probe(0).verdict == Verdict.UNSUPPORTED
+    with pytest.raises(ModelError, match=r"it ignores \{micro_batch\}; leave that out"):
+        one.probe(2)
+
+
+def test_a_script_with_an_upper_limit_does_not_end_the_study(lab: Labs) -> None:
+    one = lab(own("capped"), micro_batch="3,4,8")
+    assert [one.probe(place).verdict for place in (1, 2)] == 2 * [Verdict.UNSUPPORTED]
+    assert one.probe(0).verdict == Verdict.OK
+
+
+def test_a_script_that_pays_no_heed_is_never_ok(lab: Labs) -> None:
+    one = lab(own("odd", "--odd heedless"), micro_batch="2,3,8", seq_len="32,64")
     first, second = one.probe(0), one.probe(2)
     assert first.verdict == second.verdict == Verdict.UNSUPPORTED
     assert first.reason == "asked for micro_batch 2, the model got 3 x 32"

@@ -264,7 +264,10 @@ def test_evaluations_that_leave_training_no_time_cost_no_speed(tmp_path: Path) -
     phases = best.measured.phases
     assert (best.unseen, best.unconfirmed == "its finals failed") == ((), False)
     assert phases is not None
-    assert best.measured.step_s.median < phases["evaluate"].seconds / phases["evaluate"].count
+    evaluation = phases["evaluate"]
+    assert evaluation.seconds is not None
+    assert evaluation.count is not None
+    assert best.measured.step_s.median < evaluation.seconds / evaluation.count
 
 
 @pytest.mark.slow

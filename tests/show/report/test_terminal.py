@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from autotune.result import best as best_json
 from autotune.result.best import Best, PeakBytes, PeakErrors, Sure
 from autotune.result.choice import Repeats, winner
 from autotune.result.making import best_of
@@ -181,6 +182,17 @@ def test_a_value_of_an_axis_of_the_user_s_own_has_one_name_everywhere() -> None:
     reporter.finished(best(told, record(candidates[1], tokens_per_s=1), among=among), FOLDER)
     assert screen.text.count("ckpt=yes") == 3
     assert not any(f"{word} ckpt=" in screen.text for word in ("own", "axis"))
+
+
+@pytest.mark.parametrize(("rival", "said"), [(0.7, True), (0.2, False), (None, False)])
+def test_where_another_is_likelier_it_is_undecided(rival: float | None, said: bool) -> None:
+    found = best(record(A), record(B))
+    sure = Sure(best=0.3, within_1_percent=0.3, next=found.config, next_best=rival)
+    other = replace(found.config, micro_batch=64)
+    found = replace(found, config=other, sure=sure, provenance={"folder": "my study"})
+    text = " ".join(finished(found).split())
+    line = f"Undecided: micro_batch {A.micro_batch} is probably better; measure it next: autotune"
+    assert (f"{line} --resume 'my study' --budget 10m" in text) == said
 
 
 def test_all_is_said_of_all_candidates_alone() -> None:
@@ -602,6 +614,41 @@ def test_the_end_says_how_the_script_is_started_and_whether_its_tokens_were_seen
     assert "could not see a batch, so samples and tokens are those of the command" in " ".join(
         text.split()
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "unseen", "says"),
+    [
+        ({}, ("evaluate", "save"), "If the script evaluates or saves, add --phase-args"),
+        (
+            {"phase_args": "--soon"},
+            ("save",),
+            "did not come to it, or had no time: see trials.csv. If it never saves",
+        ),
+    ],
+)
+def test_what_was_not_seen_of_a_script_is_said_with_what_would_show_it(
+    options: dict[str, str], unseen: tuple[best_json.Phase, ...], says: str
+) -> None:
+    found = best(record(A))
+    text = " ".join(
+        finished(replace(found, unseen=unseen, provenance={"options": options})).split()
+    )
+    assert says in text
+    assert ("add --phase-args" in text) == (not options)
+
+
+def test_what_was_seen_of_a_script_is_said_with_what_one_time_takes() -> None:
+    found = best(record(A))
+    peaks = found.measured.peak_bytes
+    train = best_json.PhaseTook(peak_bytes=peaks)
+    evaluation = best_json.PhaseTook(peak_bytes=peaks, seconds=1.04, count=4)
+    saving = best_json.PhaseTook(peak_bytes=peaks, seconds=2.0, count=1)
+    phases: dict[best_json.Phase, best_json.PhaseTook]
+    phases = {"train": train, "evaluate": evaluation, "save": saving}
+    text = finished(replace(found, measured=replace(found.measured, phases=phases)))
+    assert "in evaluation (4 times, 0.26 s each), " in " ".join(text.split())
+    assert "while saving (once, 2 s)." in " ".join(text.split())
 
 
 def test_what_a_script_s_values_would_do_to_a_terminal_is_not_done_at_the_end() -> None:
