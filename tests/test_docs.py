@@ -105,7 +105,11 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 @pytest.mark.parametrize("command", sorted(set(COMMANDS)))
-def test_a_documented_command_is_understood(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_documented_command_is_understood(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tuned.yaml").write_text("batch: {micro_batch}\n")
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
     words = shlex.split(command, comments=True)[1:]
     assert parsed(words) is not None or words == ["--help"]

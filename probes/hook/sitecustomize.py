@@ -785,7 +785,7 @@ def _attach(torch: Any, watch: _Watch) -> None:
             _send_objects(torch)
     seen, stepped = _harmless(watch.backward), _harmless(watch.stepped)
 
-    class Engine(type(torch.autograd.Variable._execution_engine)):  # type: ignore[misc]
+    class WatchedEngine(type(torch.autograd.Variable._execution_engine)):  # type: ignore[misc]
         """Autograd's, which some scripts call without torch.autograd.backward, as Megatron-LM."""
 
         def run_backward(self, tensors: Any, *args: Any, **kwargs: Any) -> Any:
@@ -801,7 +801,7 @@ def _attach(torch: Any, watch: _Watch) -> None:
             finally:
                 watch._inside = 0
 
-    torch.autograd.Variable._execution_engine = Engine()
+    torch.autograd.Variable._execution_engine = WatchedEngine()
     graphs = torch.cuda.CUDAGraph
     graphs.capture_end = _with(_harmless(watch.captured), graphs.capture_end, after=True)
     graphs.replay = _with(_harmless(watch.replayed), graphs.replay, after=True)
