@@ -186,7 +186,10 @@ def test_a_driver_that_torch_is_too_new_for_is_one_line_before_there_is_a_folder
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_too_old_has_no_device_for_torch(emulate: Emulate) -> None:
+def test_a_driver_that_is_too_old_has_no_device_for_torch(
+    emulate: Emulate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)  # as accelerate sets it
     cards = emulate("1xH100", driver=Driver(version="470.82.01", cuda="11.4"))
     assert end(begin(cards, "import torch; print(torch.cuda.is_available())")) == "False\n"
 
