@@ -26,7 +26,7 @@ ARGUMENTS = "--eval_steps 5 --save_steps 5"
 
 
 def among(phase_args: str = ARGUMENTS) -> Space:
-    script = "python train.py --batch {micro_batch}"
+    script = "true train.py --batch {micro_batch}"
     return space_of(script, micro_batch="1,2,4", seq_len="", phase_args=phase_args)
 
 

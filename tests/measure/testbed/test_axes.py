@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from autotune.device.device import Device
 from autotune.errors import UsageError
 from autotune.measure.testbed import lacking
 from autotune.measure.testbed.resolve import resolve
-from autotune.space.axes import ASKED_AXES, AXES
+from autotune.space.axes import ASKED_AXES, AXES, PADDING_AXES
 from autotune.space.candidate import BUILD_AXES, Build, Candidate
 from autotune.space.options import Options
 from autotune.space.space import Space
@@ -45,20 +46,22 @@ def test_every_combination_of_what_is_asked_for_is_a_candidate(cpu: Device) -> N
     assert len(space.opening) == 1 + 3  # the plainest, and one for each other value
 
 
-def test_all_axes_but_two_need_a_new_build() -> None:
-    assert set(AXES) - set(BUILD_AXES) == {"seq_len", "micro_batch"}
+def test_all_axes_but_those_of_a_batch_need_a_new_build() -> None:
+    of_batches = {"seq_len", "micro_batch", "pad_to_multiple", "buckets", "pack"}
+    assert set(AXES) - set(BUILD_AXES) == of_batches
     fields = [axis.name for axis in AXES.values()]
     assert fields == list(Candidate.__dataclass_fields__)
 
 
-@pytest.mark.parametrize("name", ASKED_AXES)
+@pytest.mark.parametrize("name", [name for name in ASKED_AXES if name not in PADDING_AXES])
 def test_another_value_of_any_axis_neither_covers_nor_shares_a_build(name: str) -> None:
     plain = Candidate(depth=2, seq_len=64, micro_batch=1)
     value = (*AXES[name].words[1:], AXES[name].example)[0]
     others: dict[str, Any] = {name: value}
     other = Candidate(depth=4, seq_len=64, micro_batch=4, **others)
     assert not other.covers(plain)
-    assert other.build != plain.build
+    build = replace(other, depth=2, micro_batch=1).build
+    assert (build != plain.build) == (name in BUILD_AXES)
     assert f"-{name}={value}" in other.key
 
 
