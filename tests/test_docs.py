@@ -19,6 +19,11 @@ from tests.support.scripts import load
 write_reference: Any = load("write_reference")
 README = ROOT / "README.md"
 COMMANDS = [each for page in (README, *PAGES.rglob("*.md")) for each in commands(page)]
+PROSE = [
+    *(page for page in PAGES.rglob("*.md") if "reference" not in page.parts),
+    ROOT / "README.md", ROOT / "CONTRIBUTING.md",
+]  # fmt: skip
+MOST_WORDS = 24
 DECISIONS = sorted((ROOT / "docs" / "decisions").iterdir())
 ARCHITECTURE, CONTRIBUTING = ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"
 DOCUMENTS = [
@@ -96,6 +101,23 @@ def test_links_lead_somewhere(path: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target.read_text("utf-8"))):
             broken.append(link)
     assert broken == []
+
+
+_NOT_PROSE = re.compile(r"```.*?```|^\|.*?$|^(?:#+|-|\d+\.) ", re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: page.name)
+def test_sentences_are_short(page: Path) -> None:
+    """They aim at 20 words. Names in code and links count once; lists of names may be longer."""
+    text = _NOT_PROSE.sub("\n\n", page.read_text(encoding="utf-8"))
+    text = re.sub(r"`[^`]*`", "X", re.sub(r"\]\([^)]*\)", "]", text)).replace("**", "\n\n")
+    long = [
+        " ".join(sentence.split())
+        for paragraph in text.split("\n\n")
+        for sentence in re.split(r"(?<=[.!?:;])\s+", paragraph)
+        if len(re.findall(r"\w[^\s,]*(?!,)(?=\s|$)", sentence)) > MOST_WORDS
+    ]
+    assert long == []
 
 
 def test_every_page_is_in_the_navigation() -> None:
