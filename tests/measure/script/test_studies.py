@@ -47,7 +47,8 @@ def test_the_result_has_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert {*zip(shown["micro_batch"], shown["seq_len"], strict=True)} == {(4, 16)}
     assert best.tokens_per_step == pytest.approx(64)
     assert best.sure is None  # its one trial was compared with nothing
-    assert {path.name for path in (out / "exports").iterdir()} == {"launch.sh", "out"}
+    exports = {path.name for path in (out / "exports").iterdir()}
+    assert exports - {"env.sh"} == {"launch.sh", "out"}  # a busy machine has variables of threads
     assert "a script's settings are its own" in " ".join(ended.stdout.split())
     assert (out / "exports" / "out").is_dir()  # that the command it prints saves to
     assert "own.py" in (out / "report.html").read_text()

@@ -19,7 +19,7 @@ from tests.support.exported import result
 TWO = result("deepspeed", 3, kind="cuda", dtype="bf16", allocator="expandable",
              model="llama-3-8b-tiny", world_size=4, nodes=2)  # fmt: skip
 UNEVEN = result("ddp", 0, world_size=3, nodes=2)
-SAYS = {"accelerate", "lightning", "nanochat", "launch"}
+SAYS = {"accelerate", "lightning", "ms-swift", "nanochat", "launch"}
 STUB = '#!/bin/sh\necho "$(basename "$0")" "$@" "devices=$CUDA_VISIBLE_DEVICES"\n'
 PROGRAMS = ("torchrun", "deepspeed", "accelerate")
 Started = Callable[..., subprocess.CompletedProcess[str]]
