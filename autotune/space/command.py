@@ -197,17 +197,9 @@ class Command:
         }  # fmt: skip
         return variables | {found[1]: found[2] for found in assigned if found}, command
 
-    def filled_files(
-        self,
-        candidate: Candidate,
-        workload: Workload,
-        seed: int,
-        files: Mapping[str, str],
-        replicas: int | None = None,
-    ) -> dict[str, str]:
-        """Texts of the user's `files` for `candidate`, by path."""
-        values = self.values(candidate, workload, seed, replicas) | dict(files)
-        return {files[name]: _filled(text, values) for name, text in self.files.items()}
+    def filled_files(self, values: Mapping[str, str]) -> dict[str, str]:
+        """Texts of the user's `files` by path; `values` are of all placeholders, and paths."""
+        return {values[name]: _filled(text, values) for name, text in self.files.items()}
 
     def shown(
         self,

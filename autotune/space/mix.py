@@ -283,11 +283,6 @@ class _LikeAll(Batches):
     def real_share(self) -> float:
         return self.tokens / (self.padded_share * self.micro_batch * self.seq_len)
 
-    @property
-    def _alike(self) -> int:
-        """Samples that are padded to one length, of all ranks."""
-        return self.micro_batch * self.ranks
-
     def shapes(self, draws: float) -> float:
         return min(draws, len({(len(rows), self._to(_longest(rows))) for rows in self._all}))
 

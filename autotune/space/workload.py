@@ -234,7 +234,9 @@ class Workload:
     def expected_shapes(self, candidate: Candidate) -> float:
         """Expected number of shapes that the run compiles."""
         mix, batches = self.length_mix, self.batches(candidate)
-        if mix is None or batches is None or candidate.dynamic == "on":
+        if mix is None or batches is None:
+            return 1.0
+        if candidate.compile == "off" or candidate.dynamic == "on":  # an optimizer has one
             return 1.0
         ranks = self.world_size
         return batches.shapes(mix.run_steps * self.micro_steps(candidate) * ranks)

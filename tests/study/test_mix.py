@@ -17,6 +17,7 @@ from autotune.errors import UsageError
 from autotune.measure.runner import Job, Result
 from autotune.result.best import Best
 from autotune.result.making import best_of
+from autotune.show.report.result import _speed
 from autotune.space.candidate import Candidate
 from autotune.space.mix import LengthMix
 from autotune.space.options import Options
@@ -164,6 +165,22 @@ def test_rates_include_the_time_to_compile_all_shapes_of_the_run() -> None:
     free = Judge(of, "tokens_per_s").outcome(job, Result(verdict=Verdict.OK, report=plain))
     assert free.measurement is not None
     assert free.measurement.spread_s == 0
+
+
+@pytest.mark.parametrize(("pack", "by_tokens"), [("on", False), ("off", True)])
+def test_a_step_is_shown_with_the_samples_that_it_has(
+    pack: str, by_tokens: bool, tmp_path: Path
+) -> None:
+    """They are not micro_batch, where rows hold several, or batches are filled."""
+    of = replace(
+        MIXED, workload=replace(MIXED.workload, length_mix=replace(MIX, by_tokens=by_tokens))
+    )
+    candidates = tuple(replace(c, pack=pack) for c in of.candidates)
+    of = replace(of, candidates=candidates, axes=of.axes | {"pack": (pack,)})
+    found = best(Run(tmp_path / "a", lambda job: ok(0.1, 2**20), of, sampler="grid"), of)
+    samples = of.workload.step_samples(found.config.candidate)
+    assert samples > found.config.global_batch_samples
+    assert f" of {samples:.0f} samples in the mean, " in _speed(found)
 
 
 def test_a_step_of_a_final_is_a_cycle_so_fewer_do() -> None:

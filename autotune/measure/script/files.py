@@ -20,6 +20,8 @@ _PATHS = {
     "training_args": "training_args.json",
 }
 OUT = "out"
+OWN = "own"
+"""Folder of the user's files that are filled in."""
 
 
 class Files:
@@ -36,7 +38,8 @@ class Files:
     def paths(self, folder: Path) -> dict[str, str]:
         """Where those that the command names are in `folder`, by name; and where `{out}` is."""
         found = {name: _PATHS[name] for name in self._names} | {"out": OUT}
-        found |= {name: Path(name).name.removeprefix("file:") for name in self._command.files}
+        for number, name in enumerate(self._command.files):  # apart from what others are called
+            found[name] = f"{OWN}/{number}/{Path(name).name.removeprefix('file:')}"
         return {name: str(folder / file) for name, file in found.items()}
 
     def write(self, candidate: Candidate, folder: Path, replicas: int | None) -> None:
@@ -45,10 +48,9 @@ class Files:
         folder.mkdir(parents=True, exist_ok=True)
         if self._has_out:
             (folder / OUT).mkdir(exist_ok=True)
-        own = self._command.filled_files(
-            candidate, self._space.workload, self._seed, self.paths(folder), replicas
-        )
-        for file, text in own.items():
+        values = self._command.values(candidate, self._space.workload, self._seed, replicas)
+        for file, text in self._command.filled_files(values | self.paths(folder)).items():
+            Path(file).parent.mkdir(parents=True, exist_ok=True)
             write_whole(Path(file), text)
         if not self._names:
             return

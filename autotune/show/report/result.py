@@ -187,7 +187,7 @@ def _speed(best: Best) -> str:
         + ("" if alone else f"{si(measured.tokens_per_s)} tokens/s, ")
         + f"{si(measured.model_flops_per_s, 'FLOP/s')}:"
         f" {median} {unit} a step ({low} to {high} in {step.steps} steps) of"
-        f" {config.global_batch_samples} samples,"
+        f" {_samples(best)},"
         + ("" if alone else f" {best.tokens_per_step:.0f} tokens,")
         + f" grad_accum {config.grad_accum}."
         + (f" {joules(measured)} J a token." if measured.joules_per_token else "")
@@ -199,6 +199,15 @@ def _speed(best: Best) -> str:
         )
         + _spread(best)
     )
+
+
+def _samples(best: Best) -> str:
+    """Those of a step."""
+    measured, mix = best.measured, best.length_mix
+    if mix is None or not (mix.by_tokens or best.config.pack == "on"):
+        return f"{best.config.global_batch_samples} samples"
+    step_s = measured.step_s.median + (measured.spread_s or 0.0)
+    return f"{measured.samples_per_s * step_s:.0f} samples in the mean"
 
 
 def _batches(best: Best) -> str:

@@ -271,7 +271,8 @@ def test_a_script_is_told_what_stands_in_its_file(tmp_path: Path) -> None:
     )
     assert words == ["true", "/scratch/own.json"]
     assert name not in variables
-    texts = found.filled_files(space.candidates[1], space.workload, 0, {name: "/a"})
+    values = found.values(space.candidates[1], space.workload, 0) | {name: "/a"}
+    texts = found.filled_files(values)
     assert texts == {"/a": '{"train": {"batch": 4}}'}
 
 

@@ -62,11 +62,21 @@ def test_a_file_of_the_user_is_filled_in_as_the_command_is(tmp_path: Path) -> No
     )
     paths = written(tmp_path / "a", f"true {{file:{mine}}}")
     path = paths[f"file:{mine}"]
-    assert Path(path) == tmp_path / "a" / "own.yaml"
+    assert Path(path) == tmp_path / "a" / "own" / "0" / "own.yaml"
     assert Path(path).read_text() == (
         f"data: {{batch: 4, accum: 2}}\nseed: 5\nto: {paths['out']}\n"
         "kept: [${home}, {micro_batch}, {a: 1}]\n"
     )
+
+
+def test_files_of_the_user_overwrite_neither_each_other_nor_exports(tmp_path: Path) -> None:
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "launch.sh").write_text(f"{folder} {{micro_batch}} {{grad_accum}}")
+    mine = [f"file:{tmp_path / folder / 'launch.sh'}" for folder in ("x", "y")]
+    paths = written(tmp_path / "a", f"true {{{mine[0]}}} {{{mine[1]}}}")
+    assert [Path(paths[name]).read_text() for name in mine] == ["x 4 2", "y 4 2"]
+    assert not (tmp_path / "a" / "launch.sh").exists()
 
 
 def test_a_rate_that_is_set_makes_deepspeed_s_optimizer(tmp_path: Path) -> None:

@@ -186,6 +186,8 @@ def test_a_shape_is_one_of_many_unless_it_is_dynamic(cpu: Device) -> None:
     space = on(cpu, "100,3\n300,2\n500,1\n", dynamic=("off", "on"), **asked)
     shapes = {c.dynamic: space.workload.expected_shapes(c) for c in space.candidates}
     assert shapes == {"off": pytest.approx(3), "on": 1.0}
+    [eager] = on(cpu, optimizer=("adamw8bit",), micro_batch=(1,)).candidates
+    assert space.workload.expected_shapes(eager) == 1.0
 
 
 @pytest.mark.parametrize(
