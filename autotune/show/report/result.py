@@ -338,10 +338,14 @@ def _sure(best: Best) -> list[str]:
     return [text, *_undecided(best)]
 
 
+PROBABLY = 0.5
+"""Of nothing less it is said that it is probably the best: many may be as fast."""
+
+
 def _undecided(best: Best) -> list[str]:
     """That another configuration is likelier to be the best, and how to measure it."""
     sure, folder = best.sure, best.provenance.get("folder")
-    if sure is None or sure.next is None or (sure.next_best or 0.0) <= sure.best:
+    if sure is None or sure.next is None or (sure.next_best or 0.0) <= PROBABLY:
         return []
     resume = f": autotune --resume {shlex.quote(folder)} --budget 10m" if folder else ""
     return [f"Undecided: {_differs(sure.next, best)} is probably better; measure it next{resume}"]

@@ -184,7 +184,7 @@ def test_a_value_of_an_axis_of_the_user_s_own_has_one_name_everywhere() -> None:
     assert not any(f"{word} ckpt=" in screen.text for word in ("own", "axis"))
 
 
-@pytest.mark.parametrize(("rival", "said"), [(0.7, True), (0.2, False), (None, False)])
+@pytest.mark.parametrize(("rival", "said"), [(0.7, True), (0.4, False), (None, False)])
 def test_where_another_is_likelier_it_is_undecided(rival: float | None, said: bool) -> None:
     found = best(record(A), record(B))
     sure = Sure(best=0.3, within_1_percent=0.3, next=found.config, next_best=rival)
