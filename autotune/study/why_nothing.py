@@ -20,8 +20,7 @@ def why_nothing(
     trials: int | None = None,
     lost: str = "",
 ) -> StudyEnd:
-    """Why a study of that budget, and of so many `trials`, names no configuration. It may have
-    `lost` its nodes."""
+    """Why the study names no configuration; `lost` says why it lost its last node."""
     tried = [r for r in records if r.outcome.verdict != Verdict.SKIPPED]
     bounded = [r for r in tried if r.outcome.verdict.bounds_memory]
     if stopped_by is not None:
