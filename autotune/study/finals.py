@@ -236,9 +236,9 @@ class Finals:
     def _next(self, free: Sequence[Slot]) -> tuple[Slot, Record] | None:
         """A free slot and the search record to measure there; None if all are settled or run.
 
-        The two candidates that are most likely the best come first, and of them the one with fewer
-        rounds. Source: "top-two", Russo, Operations Research 2020. Several slots run several rounds
-        at once. The rounds of one candidate rotate over the slots.
+        The two likeliest winners come first, and of them the one with fewer rounds. Source:
+        "top-two", Russo, Operations Research 2020. Several slots run several rounds at once. The
+        rounds of one candidate rotate over the slots.
         """
         if (left := self._left_unconfirmed()) is not None:
             return min(free, key=lambda slot: self._made_on[left.candidate, slot]), left
