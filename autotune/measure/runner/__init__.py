@@ -5,9 +5,9 @@ Contracts:
 - **A verdict never comes from stdout.** Ranks write stdout and stderr to `logs/`, and nobody
   parses them. Evidence is a message, the end of a connection, an exit status, or the kernel's
   OOM count.
-- **One rank's out-of-memory error is the group's.** After a first failure the group waits 3 s for
-  a peer that names memory as the cause. A bare SIGKILL counts as memory only if the kernel's OOM
-  count grew.
+- **One rank's out-of-memory error is the group's.** So after a first failure the group waits 3 s
+  for a peer that names memory as the cause. A bare SIGKILL counts as memory only if the kernel's
+  OOM count grew.
 - **A group serves one build.** `micro_batch` and `seq_len` change in place. The group is retired
   at its first failure. Finals always get fresh groups. A memory verdict of a warm group is
   repeated once in a fresh one before it bounds anything.
@@ -19,8 +19,8 @@ Contracts:
   was heard since. Ranks on other nodes mostly complain first. At the end of a study each agent
   hangs up in turn, in milliseconds; one that is silent for 7 s is lost.
 - **No process is left.** Each rank leads a session of its own. The kernel kills it when the study
-  dies, and it ends its session with the connection. On CUDA the next group waits until device
-  memory is back at its baseline, or is constant for half a second.
+  dies, and it ends its session with the connection. On CUDA the next group waits for device memory
+  to be back at its baseline, or constant for half a second.
 - **Nothing is written beside the study folder.** Each process has a temporary folder of its own
   beside its log. The folder goes with the process, at the latest on resume.
 - **Sockets for one machine listen on loopback**: the channel, and the ranks' rendezvous store,
