@@ -12,14 +12,14 @@ from autotune.space.options.flag import as_it_is, checked, option, switch
 from autotune.units import parse_int
 
 Parallel = int | Literal["auto"]
-"""Probes at once; "auto" for as many as there is room for."""
+"""Number of probes at once; "auto" for as many as possible."""
 
 
 def pairs(text: str, flag: str) -> dict[str, str]:
     """Names and values as "nodes=4;model=1B".
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text has another form.
     """
     found = {}
     for part in filter(None, text.split(";")):

@@ -1,4 +1,4 @@
-"""A script of the user's own, which is tuned in the place of a model."""
+"""A user's script, which is tuned instead of a model."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ScriptOptions:
 
     @property
     def command(self) -> Command:
-        """The command that starts the script. Raises `UsageError` if it could not be started."""
+        """The command that starts the script. Raises `UsageError` if it cannot start."""
         assert self.template is not None
         own, given = parse_own(self.axis or "", "--axis"), parse_set(self.given or "", "--set")
         command = Command(

@@ -1,4 +1,4 @@
-"""How a study searches, and where it writes."""
+"""The search of a study, and its folder."""
 
 from __future__ import annotations
 

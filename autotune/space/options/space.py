@@ -52,13 +52,13 @@ def _flag(axis: Axis) -> Flag:
 
 
 AXIS_FLAGS = {axis.option: (axis.name, _flag(axis)) for axis in AXES.values() if axis.help}
-"""By the keys of their options: the name of an axis, and its flag."""
+"""Name and flag of an axis, by the key of its option."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpaceOptions:
     axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """By their names, the values of all axes that were given any."""
+    """The values that the user gave, by axis."""
     # fmt: off
     tokens_per_batch: tuple[int, ...] | None = option(
         "--tokens-per-batch", parse_ints, "INTS",
@@ -99,7 +99,7 @@ class SpaceOptions:
             self._check_mix()
 
     def _check_mix(self) -> None:
-        """Refuses options that do not fit samples of different lengths."""
+        """Refuses options that samples of different lengths exclude."""
         mixed, packs = f"--length-mix {self.length_mix}", self.axes.get("pack", ("off",))
         batch, tokens = self.global_batch, self.tokens_per_batch
         if tokens is not None and "on" in packs:
