@@ -1,4 +1,4 @@
-"""A report for people and, with the same content, as JSON."""
+"""A report for a terminal, and with the same content as JSON."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from autotune.advise.diagnose.kinds import Kind
 from autotune.units import gib
 
 VERSION = 1
-"""Of the JSON. Fields are added under the same number; another one means another shape."""
+"""Version of the JSON. New fields keep the number; a new number means another structure."""
 
 _THUMB = "a rule of thumb"
 _OF_LATER = 160
-"""Characters of a later event, at most."""
+"""The most characters of a later event."""
 _SAYS = {
     Kind.HOST: "host memory ran out",
     Kind.SHARED: "shared memory (/dev/shm) ran out",
@@ -54,7 +54,7 @@ _OF_INDICES = re.compile(r"[Ii]ndex|n_classes|srcSelectDimSize")
 
 
 def verdict(report: Diagnosis) -> str:
-    """What happened, in one sentence."""
+    """The failure in one sentence."""
     event = report.event
     if event is None:
         return "No error found" + (
@@ -117,7 +117,7 @@ def _is_library(event: Event) -> bool:
 
 
 def lines(report: Diagnosis) -> list[str]:
-    """The report, a line each; nothing in them steers a terminal."""
+    """The lines of the report, without control characters."""
     said = [verdict(report)]
     event = report.event
     if event is not None:
@@ -171,12 +171,12 @@ def _to_do(report: Diagnosis) -> list[str]:
 
 
 def clean(text: str) -> str:
-    """`text` with what would steer a terminal written out."""
+    """`text` with control characters written out."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def body(report: Diagnosis) -> dict[str, Any]:
-    """The report as JSON: sizes in bytes, None for what the log does not say."""
+    """The report as JSON: sizes in bytes, None for unknown values."""
     event, context = report.event, report.context
     return {
         "version": VERSION,
