@@ -210,9 +210,8 @@ class Batches:
     def draw(self, micro_steps: int, seed: int) -> Drawn:
         """The micro-batches of a cycle of steps, the same for the same `seed`.
 
-        They are drawn evenly over the histogram and shuffled, a few times. The draw that is
-        nearest to the expectation is taken, by real tokens and by padded tokens of the largest
-        rank.
+        They are drawn evenly over the histogram and shuffled, a few times. The draw nearest to the
+        expectation is taken, by real tokens and by padded tokens of the largest rank.
         """
         steps = self.cycle_steps(micro_steps)
         batches = min(MOST_BATCHES, steps * micro_steps) if steps == 1 else steps * micro_steps

@@ -19,8 +19,8 @@ Contracts:
   was heard since. Ranks on other nodes mostly complain first. At the end of a study each agent
   hangs up in turn, in milliseconds; one that is silent for 7 s is lost.
 - **No process is left.** Each rank leads a session of its own. The kernel kills it when the study
-  dies, and it ends its session with the connection. On CUDA the next group waits for device memory
-  to be back at its baseline, or constant for half a second.
+  dies, and it ends its session with the connection. On CUDA the next group waits until device
+  memory is at its baseline, or constant for half a second.
 - **Nothing is written beside the study folder.** Each process has a temporary folder of its own
   beside its log. The folder goes with the process, at the latest on resume.
 - **Sockets for one machine listen on loopback**: the channel, and the ranks' rendezvous store,

@@ -1,13 +1,13 @@
 """The study folder: what is in it, and where.
 
-manifest.json   the options, devices and software (manifest.py)
-optuna.log      Optuna's journal, the record of record: each trial with its outcome
-trials.csv      the same trials for people, one row as each ends
-logs/           stdout and stderr of every rank
-best.json       the result
-report.html     a page with all of it (show/view/)
-exports/        the result as other tools' configurations
-lock            the process that writes here now (files.py)
+- manifest.json   the options, devices and software (manifest.py)
+- optuna.log      Optuna's journal, the record of record: each trial with its outcome
+- trials.csv      the same trials for people, one row as each ends
+- logs/           stdout and stderr of every rank
+- best.json       the result
+- report.html     a page with all of it (show/view/)
+- exports/        the result as other tools' configurations
+- lock            the process that writes here now (files.py)
 """
 
 from __future__ import annotations

@@ -117,8 +117,8 @@ class DeepSpeed(EngineFacts):
         return (steps if of.zero_stage == 2 else 1) * reduced + weight * shape.trainable
 
     def updating_bytes(self, workload: Workload, of: Candidate | Build) -> float:
-        """A rank's gradients in fp32: of its whole partition in stages 1 and 2, of one sub-group
-        in stage 3 (runtime/zero/stage_1_and_2.py, stage3.py). With offload the host has them."""
+        """A rank's gradients in fp32: of its partition in stages 1 and 2, of a sub-group in stage
+        3 (runtime/zero/stage_1_and_2.py, stage3.py). With offload the host has them."""
         if not of.zero_stage or of.offload != "none":
             return 0.0
         stepped = workload.shape(of.depth).trainable / workload.replicas(of)

@@ -1,8 +1,8 @@
 """Proposes the candidate with the most expected gain for a second of probing.
 
-The gain is expected improvement over the incumbent (Jones et al., 1998) times the chance of
-fitting (Gardner et al., 2014). It counts per second of the probe (Snoek et al., 2012). Common
-errors of both candidates cancel out of the improvement.
+The gain is expected improvement (Jones et al., 1998) times the chance of fitting (Gardner et al.,
+2014). It counts per second of the probe (Snoek et al., 2012). Common errors of a candidate and the
+incumbent cancel out of the improvement.
 """
 
 from __future__ import annotations
