@@ -4,8 +4,8 @@
     .venv-cuda/bin/python scripts/bench/real.py GRID.csv -- --model gemma-3-1b
 
 After `--` come options of the recording beside its axes. `record_grid.py` probes its candidates on
-an emulated card of the same name. A table has both. Use the torch of the recording: another version
-may need other memory. Needs torch's CUDA build, and no GPU.
+an emulated card of the same name. A table has both. Use the torch of the recording: another
+version may need other memory. Needs torch's CUDA build, and no GPU.
 """
 
 from __future__ import annotations
