@@ -96,7 +96,7 @@ def why_not() -> str:
     """Why a fork of this process would differ from a new process; empty if it would not."""
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads > 1:
-        return f"what was imported started {threads - 1} threads"
+        return f"imports started {threads - 1} threads"
     opened = [name for name in _open_files() if name.startswith(_DRIVERS)]
     return f"what was imported opened {opened[0]}" if opened else ""
 

@@ -324,7 +324,7 @@ def _alone(error: BaseException) -> str:
     said = " ".join(str(error).split())
     frames = traceback.extract_tb(error.__traceback__)
     if any(frame.name == "dump" and frame.filename.endswith(_PICKLES) for frame in frames):
-        return f"workers are spawned, and what they are given cannot be pickled: {said}"
+        return f"workers are spawned, and their data cannot be pickled: {said}"
     if _WANTS_WORKERS.search(said):
         return f"the function makes no loader without workers: {said}"
     codes = "".join(f"\nexit code {code}" for code in _exit_codes(error))

@@ -51,8 +51,8 @@ def remark(variables: Mapping[str, str]) -> str:
     if variables.get("OMP_WAIT_POLICY") != "PASSIVE" or "OMP_WAIT_POLICY" in os.environ:
         return ""
     return (
-        "other programs use the cores: threads of ranks sleep while they wait for each other"
-        " (OMP_WAIT_POLICY=PASSIVE), and what is measured is slower than on an idle machine"
+        "other programs use the cores: waiting threads of ranks sleep (OMP_WAIT_POLICY=PASSIVE),"
+        " and measurements are slower than on an idle machine"
     )
 
 

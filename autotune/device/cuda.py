@@ -26,8 +26,7 @@ from autotune.wire.energy import of_board
 from autotune.wire.sensors import Sensors
 
 _UNIFIED = (
-    "the GPU shares the host's memory: its capacity is all of that, and what other programs hold"
-    " counts"
+    "the GPU shares the host's memory: that is its capacity, and other programs' memory counts"
 )
 
 

@@ -99,7 +99,7 @@ def why_untraced(space: Space, device_kind: str) -> str:
     """Why a request for `space` has no models."""
     workload = space.workload
     why = FAMILIES[workload.family].untraced(workload.recipe, device_kind)
-    return why or "what is kept on the host cannot be told apart in one"
+    return why or "a trace cannot tell which tensors are kept on the host"
 
 
 @dataclass(frozen=True)

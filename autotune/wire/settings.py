@@ -150,8 +150,8 @@ class Settings:
     dynamic: str = field(default="off", metadata=row(Axis(
         label="dynamic", words=("off", "on"), quiet=True,
         help=(
-            "Dynamic shapes in what --compile on compiles: off, code for each shape, or on, the"
-            " same code for many (default: off)."
+            "Dynamic shapes for --compile on: off, code for each shape, or on, the same code for"
+            " many (default: off)."
         ))))
     loss: str = field(default="whole", metadata=row(Axis(
         label="loss", words=("whole", "chunked"), quiet=True,
@@ -174,8 +174,7 @@ class Settings:
     reduce_dtype: str = field(default="auto", metadata=row(Axis(
         label="reduce", words=("auto", "fp32", "bf16"), quiet=True, of_engines=True,
         help=(
-            "What gradients are sent between ranks as: auto, fp32 or bf16 (default: auto, as the"
-            " engine does it)."
+            "Type of gradients between ranks: auto, fp32 or bf16 (default: auto, the engine's own)."
         ))))
     allocator: str = field(default="default", metadata=row(Axis(
         label="allocator", level=Level.LAUNCH, words=("default", "expandable"),

@@ -213,7 +213,7 @@ def _dial(host: str, port: int, key: bytes, certificate: str) -> Stream:
         except EOFError as error:
             raise StrangerError("it knows another key, and hung up") from error
         if not hmac.compare_digest(proof, _proof(key, b"answers", theirs, mine)):
-            raise StrangerError("who answered does not know the key")
+            raise StrangerError("the answering peer does not know the key")
     except BaseException:
         stream.close()
         raise
@@ -234,7 +234,7 @@ def answer(stream: Stream, key: bytes) -> None:
     said = stream.receive(2 * NUMBER_BYTES)
     theirs, proof = said[:NUMBER_BYTES], said[NUMBER_BYTES:]
     if not hmac.compare_digest(proof, _proof(key, b"dials", mine, theirs)):
-        raise StrangerError("who dialled does not know the key")
+        raise StrangerError("the dialling peer does not know the key")
     stream.send(_proof(key, b"answers", mine, theirs))
 
 

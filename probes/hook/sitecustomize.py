@@ -83,7 +83,7 @@ class _Link:
         self._send_frame(mine + hmac.digest(key, b"dials" + theirs + mine, "sha256"))
         proof = hmac.digest(key, b"answers" + theirs + mine, "sha256")
         if not hmac.compare_digest(self._frame(), proof):
-            raise ConnectionError("who answered does not know the key")
+            raise ConnectionError("the answering peer does not know the key")
 
     def _send_frame(self, data: bytes) -> None:
         self._socket.sendall(len(data).to_bytes(4, "big") + data)

@@ -329,7 +329,7 @@ class ChunkedHead:
             if same and said is not None and valued:
                 same = bool(torch.equal(found.nan_to_num(), said.detach().nan_to_num()))
             if not same:
-                raise UnsupportedError("it does more to its logits than to compute them", "loss")
+                raise UnsupportedError("it changes its logits further", "loss")
             self._checked = True
         return mean
 

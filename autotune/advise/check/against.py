@@ -80,9 +80,9 @@ def read_trials(path: Path) -> pd.DataFrame | None:
 def _consequence(name: str, value: object, best: Best, trials: pd.DataFrame | None) -> str:
     """The study's measurement of the winner with that one difference."""
     if name in ("grad_accum", "world_size"):
-        return "; the batch of an optimizer step is another, and with it what is learned"
+        return "; the batch of an optimizer step differs, and so does the training"
     if name not in AXES:
-        return "; speed and memory are others, and nobody measured them"
+        return "; speed and memory differ, and were not measured"
     if trials is None:
         return ""
     asked = best.config.candidate

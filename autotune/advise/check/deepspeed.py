@@ -164,7 +164,7 @@ def _findings(
     if is_on(body.get("wall_clock_breakdown")):
         yield Finding(
             "warning", at("wall_clock_breakdown"),
-            "waits for the device several times a step; set it to false where nobody reads it",
+            "waits for the device several times a step; set it to false if nobody reads it",
         )  # fmt: skip
     if isinstance(stage, int) and stage >= 1:
         for key in ("reduce_bucket_size", "allgather_bucket_size"):

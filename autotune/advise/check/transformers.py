@@ -227,13 +227,13 @@ def _findings(name: str, body: dict[str, Any], old: Any) -> Iterator[Finding]:
     if is_on(body.get("auto_find_batch_size")):
         yield Finding(
             "warning", f"{name}: auto_find_batch_size",
-            "the batch may become smaller without a word, and another one on each rank",
+            "may silently make the batch smaller, and different on each rank",
         )  # fmt: skip
     kwargs = body.get("gradient_checkpointing_kwargs", body.get("activation_checkpointing_kwargs"))
     on = _switch(body, "activation_checkpointing", "gradient_checkpointing")
     if on and isinstance(kwargs, dict) and is_on(kwargs.get("use_reentrant")):
         yield Finding(
             "warning", f"{name}: use_reentrant",
-            "reentrant checkpointing fails with what does not need gradients, and in DDP with"
+            "reentrant checkpointing fails with inputs that need no gradients, and in DDP with"
             " parameters that are used twice; set it to false",
         )  # fmt: skip

@@ -246,7 +246,7 @@ def _limit(case: Case) -> Advice | None:
     if not case.has("a limit of the program"):
         return None
     return to("limit", "raise the limit", "torch.cuda.set_per_process_memory_fraction(1.0)",
-                  "what lies between the limit and the capacity", "nothing")  # fmt: skip
+                  "the memory between limit and capacity", "nothing")  # fmt: skip
 
 
 def _share(case: Case) -> Advice | None:
@@ -254,7 +254,7 @@ def _share(case: Case) -> Advice | None:
     if not case.has("a share that is not free") or not a.total or a.free is None:
         return None
     share = max(0.05, int(20 * a.free / a.total) / 20)
-    return to("smaller share", "ask for a share that is free, or end what holds the rest",
+    return to("smaller share", "ask for a free share, or end the processes that hold the rest",
               f"--gpu-memory-utilization {share:.2f}", "nothing: less is asked for",
               "a smaller cache")  # fmt: skip
 
@@ -304,7 +304,7 @@ def _inline(case: Case) -> Advice | None:
     return to(
         "evaluate less at a time", f"if {line} is evaluation: lower its batch",
         "with torch.no_grad(): output = model(batch[:<half of now>])",
-        "half at half the batch (a rule of thumb); what follows is of training",
+        "half at half the batch (a rule of thumb); the rest is about training",
         "no training speed",
     )  # fmt: skip
 
@@ -462,7 +462,7 @@ def _length(case: Case) -> Advice | None:
         (written.form if written else of(LENGTH, case)).replace("{}", "{length}").format(
             length=length // 2 if length else "<half of now>"),
         "half of the activations at half the length (a rule of thumb)",
-        "no speed, but what is trained is another",
+        "no speed, but it changes the training",
     )  # fmt: skip
 
 

@@ -105,7 +105,7 @@ def _host_request(case: Case) -> Advice | None:
         else "sbatch --mem, docker run --memory, or Kubernetes resources.limits.memory"
     )
     return to("more host memory", "ask for more host memory, where a limit ended it",
-                  setting, "what the machine has above the limit", "nothing")  # fmt: skip
+                  setting, "the machine's memory above the limit", "nothing")  # fmt: skip
 
 
 def _less_offload(case: Case) -> Advice | None:

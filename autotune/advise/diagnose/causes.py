@@ -104,8 +104,8 @@ def _corrupt(event: Event, context: Context) -> Cause | None:
         return None
     return Cause(
         "a corrupt size",
-        "no device has that much: a shape or an offset was computed wrongly, or what it was read"
-        " from is damaged",
+        "no device has that much: a shape or an offset was computed wrongly, or its file is"
+        " damaged",
     )
 
 

@@ -147,7 +147,7 @@ def lines(machine: SeenMachine) -> list[str]:
         for each in machine.holders:
             if each.device == gpu.index:
                 held = gib(each.held_bytes) if each.held_bytes else "unknown"
-                left = ", left over: what started it is gone" if each.orphan else ""
+                left = ", left over: its parent process is gone" if each.orphan else ""
                 said.append(f"    {held}: process {each.pid} ({each.command}){left}")
                 said.append(f"      to end it: kill {each.pid}")
     host = machine.host

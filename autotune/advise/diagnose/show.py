@@ -31,7 +31,7 @@ _SAYS = {
     Kind.FILES: "no memory ran out as far as the log says: data-loading workers could not share a"
     " tensor, mostly for too many open files; `ulimit -n 65536`, or"
     ' torch.multiprocessing.set_sharing_strategy("file_system")',
-    Kind.LIBRARY: "a CUDA library could not start; often for want of device memory, which the log"
+    Kind.LIBRARY: "a CUDA library could not start; often for lack of device memory, which the log"
     " does not prove: see nvidia-smi for who holds it, or try a smaller batch",
     Kind.BATCH: "no memory ran out: the batch sizes do not multiply",
     Kind.TIMEOUT: "no memory ran out: a collective operation timed out; another rank hung or died"
@@ -72,9 +72,7 @@ def verdict(report: Diagnosis) -> str:
             said += f": {gib(a.asked)} {'held by what was killed' if held else 'asked'}"
         elif event.kind is Kind.LISTING:
             [why] = report.causes or (None,)
-            scarce = (
-                f"{why.name}: {why.sentence}" if why else "nothing is scarce in what is listed"
-            )
+            scarce = f"{why.name}: {why.sentence}" if why else "the listing shows no bottleneck"
             said += f"; {scarce}"
         elif event.kind is Kind.SCHEDULED:
             said += f": {dict(event.groups).get('why', 'it was cancelled').lower()}"

@@ -36,7 +36,7 @@ POLL_S = 0.1
 LOG_BYTES = 2**18
 """Bytes of a process's log that the study gets, of its beginning and of its end."""
 FIRST_LEASE_S = 60.0
-UNASKED = "the study hung up at once: it has its nodes, has ended, or is of another version"
+UNASKED = "the study hung up at once: it has enough nodes, ended, or has another version"
 END_S = 15.0
 """Seconds in which the main thread ends all processes."""
 LOST = 5

@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--key-file", required=True, metavar="FILE", help="Made by the study; - is stdin."
     )
-    parser.add_argument("--node", metavar="NAME", help="What the study is to call this machine.")
+    parser.add_argument("--node", metavar="NAME", help="Name of this machine in the study.")
     return parser
 
 

@@ -294,7 +294,7 @@ def _row(cells: dict[str, str]) -> GridRow:
     ended = _read(cells, _Ended)
     report = _report(_read(cells, _Measured)) if cells["step_s"] else None
     if ended.verdict.fits != (report is not None):
-        raise ValueError(f"{ended.verdict} does not go with its step times")
+        raise ValueError(f"{ended.verdict} contradicts its step times")
     return GridRow(
         candidate=_candidate(cells),
         repeat=ended.repeat,

@@ -224,7 +224,7 @@ class Group:
         except EOFError:
             rank.gone = self._end_of(rank)
         except WireError as error:
-            rank.gone = f"sent what is no message: {error}"
+            rank.gone = f"sent an invalid message: {error}"
 
     def _handle(self, rank: GroupRank, message: Message) -> None:
         match message:

@@ -111,7 +111,7 @@ class Helper:
         except EOFError:
             self._fail("the helper ended without an answer")
         except WireError as error:
-            self._fail(f"the helper sent what is no message: {error}")
+            self._fail(f"the helper sent an invalid message: {error}")
 
     def _take(self, message: Message) -> None:
         match message:

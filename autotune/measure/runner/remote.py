@@ -140,7 +140,7 @@ class Remote:
         except (EOFError, OSError) as error:
             why = "" if self._hung_up else f"its agent is gone ({error})"
         except WireError as error:
-            why = f"its agent sent what is no message: {error}"
+            why = f"its agent sent an invalid message: {error}"
         self.kill(why)
         for process in list(self._processes.values()):
             process.collected.set()

@@ -80,8 +80,8 @@ def remarks(options: Options, found: Counted) -> tuple[list[Fixed], dict[str, st
     if "seq_len" in found.unread and options.space.length_mix is None:
         if len(lengths) > 1:
             raise UsageError(
-                f"--seq-len {','.join(map(str, lengths))}: make_batch makes the same of each; name"
-                " one, or leave --seq-len out"
+                f"--seq-len {','.join(map(str, lengths))}: make_batch makes the same batch for"
+                " each; name one, or leave --seq-len out"
             )
         if not lengths:
             whys["seq_len"] = "make_batch does not use it: a token is a sample here"

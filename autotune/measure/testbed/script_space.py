@@ -158,9 +158,8 @@ def _check_told(options: Options, command: Command, axes: Mapping[str, tuple[Any
     searched = any(len(values) > 1 for values in axes.values())
     if not (searched or told or by_tokens or command.own):
         raise UsageError(
-            "--script: the command has nothing to search; write {micro_batch} in it, or in a copy"
-            " of its configuration that it names as {file:PATH}, or read AUTOTUNE_MICRO_BATCH in"
-            " the script"
+            "--script: the command has nothing to search; write {micro_batch} in it or in its"
+            " configuration, named as {file:PATH}, or read AUTOTUNE_MICRO_BATCH in the script"
         )
     batch = options.space.global_batch
     if batch is not None and batch.unit == "tokens" and not (command.says("seq_len") or by_tokens):
@@ -203,9 +202,8 @@ def _is_number(text: str) -> bool:
 
 def _untold(flag: str, name: str) -> str:
     return (
-        f"{flag}: the script is not told of it; write {{{name}}} where its value goes, in the"
-        " command or in a copy of its configuration that the command names as {file:PATH}, or have"
-        f" the script read AUTOTUNE_{name.upper()}"
+        f"{flag}: the script is not told of it; write {{{name}}} in the command or in its"
+        f" configuration, named as {{file:PATH}}, or read AUTOTUNE_{name.upper()} in the script"
     )
 
 

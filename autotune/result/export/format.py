@@ -56,7 +56,7 @@ class Exported:
     @property
     def warnings(self) -> list[str]:
         """The first lines of its files: settings to add, else memory may run out."""
-        fits = f"Fits only with what is not said here: {', '.join(self.needed)}."
+        fits = f"Fits only with settings that are missing here: {', '.join(self.needed)}."
         others = [f"Not as measured: {each}." for each in self.instead]
         return [fits, *others] if self.needed else others
 
@@ -84,7 +84,7 @@ def fallback(checkpointing: str) -> tuple[str, ...]:
     would need more memory."""
     if checkpointing in ("none", "full", "host"):
         return ()
-    return (f"checkpointing full, and not {checkpointing}: slower, and its peak is another",)
+    return (f"checkpointing full, not {checkpointing}: slower, with another peak",)
 
 
 def own_settings(best: Best, says: Collection[str] = ()) -> tuple[str, ...]:

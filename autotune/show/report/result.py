@@ -233,8 +233,8 @@ def _spread(best: Best) -> str:
     if not spread_s or mix is None:
         return ""
     return (
-        f" All shapes of a run of {mix.run_steps} steps take {spread_s * mix.run_steps:.0f} s to"
-        f" compile, {spread_s * 1e3:.3g} ms a step, which the rates include."
+        f" Compiling all shapes takes {spread_s * mix.run_steps:.0f} s in {mix.run_steps} steps,"
+        f" {spread_s * 1e3:.3g} ms a step, which the rates include."
     )
 
 

@@ -22,8 +22,8 @@ from autotune.units import gib
 
 TITLE = "Throughput against micro-batch"
 CAPTION = (
-    "The best build of every micro-batch at the depth and length of each study's winner, by the"
-    " median of its trials and finals."
+    "The best build of every micro-batch at the winner's depth and length, by the median of its"
+    " trials and finals."
 )
 NOISE = "within the noise"
 MEANS = f'"{NOISE}": the 95 % intervals of the two winners meet.'

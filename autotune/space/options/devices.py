@@ -47,9 +47,9 @@ class DeviceOptions:
     # fmt: off
     device: str = option(
         "--device", as_it_is, "DEVICE",
-        "auto, cpu, cuda for all GPUs, cuda:0,2 for some, emulated:8xH100 or emulated:2x8x80GiB"
-        " for GPUs that are not here, or replay:FILE.csv for recorded measurements (auto: all"
-        " GPUs, or cpu if there are none).", default="auto")
+        "auto (all GPUs, else cpu), cpu, cuda, or some GPUs as cuda:0,2; emulated:8xH100 or"
+        " emulated:2x8x80GiB for emulated GPUs; replay:FILE.csv for recorded measurements.",
+        default="auto")
     column: str | None = option(
         "--column", partial(checked, parse=pairs), "COLUMN",
         "Column of a replayed table: micro_batch=mbs, tokens_per_s=tok/s. Can be repeated.",

@@ -37,8 +37,8 @@ class ScriptOptions:
         " The winner is launched once more with them, untimed, and its memory then counts, too.")
     model_config: Path | None = option(
         "--model-config", as_path, "FILE",
-        "config.json of transformers that describes a script's model, so that degrees of"
-        " parallelism that it cannot have are left out, and memory and time are expected by it.")
+        "config.json of transformers that describes a script's model. It leaves out impossible"
+        " degrees of parallelism, and improves predictions of memory and time.")
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -66,9 +66,9 @@ class SpaceOptions:
         " lengths. micro_batch becomes the number of samples of each seq_len that fit.")
     length_mix: str | None = option(
         "--length-mix", as_it_is, "FILE",
-        "Lengths of your samples: a CSV of length,count, a .npy of lengths, or a .jsonl whose"
-        " lines are numbers, or objects with length or input_ids. The search uses the longest"
-        " sample, or --seq-len to truncate. Finals run on padded batches of this mix.")
+        "Lengths of your samples: a CSV of length,count, a .npy of lengths, or a .jsonl of"
+        " numbers or of objects with length or input_ids. The search uses the longest sample, or"
+        " --seq-len to truncate. Finals run on padded batches of this mix.")
     run_steps: int | None = option(
         "--run-steps", parse_int, "N",
         "Optimizer steps of your run. With --length-mix and --compile on, the time to compile all"

@@ -1,7 +1,7 @@
 """The corpus: messages from libraries' sources, and the expected reading of each.
 
-A row of wordings.jsonl has the text, its kind (null without an error), its numbers, and its source: file
-and version.
+A row of wordings.jsonl has the text, its kind (null without an error), its numbers, and its
+source: file and version.
 """
 
 from __future__ import annotations
