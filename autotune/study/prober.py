@@ -32,6 +32,9 @@ FOREIGN_SHARE = 0.01
 SUSTAIN_S, FINAL_S, FULL_BUDGET_S = 3.0, 10.0, 600.0
 """On CUDA: seconds of steps before a group is first timed, seconds of timing in a final, and the
 budget for both. Smaller budgets have less, in proportion."""
+EMULATED_S = 2.0
+"""Seconds of timing at most on an emulated device. Its time is a model's, and more of it tells no
+more."""
 ENERGY_S = {"cpu": 0.5, "cuda": 3.0}
 """The least seconds of timing for an objective of energy. A GPU's counter moves ten times a
 second."""
@@ -47,9 +50,10 @@ def rule_for(device_kind: str, options: Options, *, final: bool = False) -> Rule
     fall under load: a group runs before it is timed, and finals are timed for long. The clocks of
     emulated GPUs do not fall.
     """
-    limit_s = min(15.0, max(2.0, options.limits.budget_s / 50))
     on_cpu = device_kind == "cpu"
-    steady = on_cpu or emulating()
+    emulated = emulating() and not on_cpu
+    limit_s = EMULATED_S if emulated else min(15.0, max(2.0, options.limits.budget_s / 50))
+    steady = on_cpu or emulated
     scale = 0.0 if steady else min(1.0, options.limits.budget_s / FULL_BUDGET_S)
     energy_s = ENERGY_S[device_kind] if options.search.objective == "tokens_per_joule" else 0.0
     # A step of a mix of lengths is a cycle of many.

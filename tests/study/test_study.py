@@ -23,7 +23,7 @@ from autotune.space.options import Options
 from autotune.space.outcome import Verdict, judge
 from autotune.space.space import Space
 from autotune.study.finals import CLOSING_S, FINALS_SHARE, FIRST_ROUNDS, MOST_ROUNDS, Finals
-from autotune.study.prober import ATTEMPTS, rule_for
+from autotune.study.prober import ATTEMPTS, EMULATED_S, rule_for
 from autotune.study.samplers.frontier import Frontier, Proposal
 from autotune.study.search import (
     DARING,
@@ -35,6 +35,7 @@ from autotune.study.search import (
 )
 from autotune.study.study import TRACE_S
 from autotune.study.work import NextWork
+from autotune.wire import emulated
 from autotune.wire.budget import VirtualTime
 from autotune.wire.reports import Conditions, Peaks
 from tests.support.launches import PLAIN, space_of
@@ -811,3 +812,11 @@ def test_gpus_are_warm_before_they_are_timed_and_finals_last(
 
 def test_a_short_budget_gives_no_probe_more_than_a_fiftieth_of_it() -> None:
     assert rule_for("cpu", Options.of(budget_s=120)).timed_limit_s == pytest.approx(2.4)
+
+
+def test_an_emulated_gpu_is_timed_for_seconds_in_any_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(emulated.VARIABLE, "cards")
+    day = Options.of(budget_s=86400)
+    assert rule_for("cuda", day).timed_limit_s == EMULATED_S < rule_for("cpu", day).timed_limit_s
