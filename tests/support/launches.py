@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from autotune.device.cpu import CpuDevice
@@ -16,7 +17,7 @@ from autotune.measure.testbed.scripted import Scripted
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from autotune.space.space import Space
-from autotune.wire.stopping import Rule
+from autotune.wire.stopping import Phase, Rule
 from tests.support import defaults
 from tests.support.pools import RULE
 from tests.support.programs import TESTS
@@ -45,14 +46,19 @@ class Lab:
         self.notes: list[str] = []
         self.space = space_of(script, device, **more)
         self.stopped = False
+        self.on_phase: Callable[[Phase, int], object] = lambda phase, made: None
+        """Learns the phase of a launch, and its steps."""
         wiring = Wiring(
             logs=logs, seed=0, budget_s=600.0, stop=lambda: self.stopped,
-            on_phase=lambda phase, made: None, note=self.notes.append,
+            on_phase=self._on_phase, note=self.notes.append,
         )  # fmt: skip
         spec = "cpu" if device is None else device.kind
         (runner,) = Scripted(device or CpuDevice(), spec).runners(self.space, [wiring])
         assert isinstance(runner, Launches)
         self.runner = runner
+
+    def _on_phase(self, phase: Phase, made: int) -> None:
+        self.on_phase(phase, made)
 
     def probe(
         self, place: int = 0, *, rule: Rule = RULE, limit_s: float = 120.0, phases: bool = False

@@ -6,10 +6,12 @@ import itertools
 import re
 import statistics
 import textwrap
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,7 +24,7 @@ from autotune.device.cpu import CpuDevice
 from autotune.errors import ModelError
 from autotune.measure.runner import Result
 from autotune.measure.runner.extensions import CACHES, COMPILED
-from autotune.measure.script import launch
+from autotune.measure.script import launch, launches
 from autotune.measure.script.launches import _memory, _saw
 from autotune.space.outcome import Verdict
 from autotune.wire.emulated import emulating
@@ -149,15 +151,39 @@ def test_what_trained_before_and_ended_is_no_rank(lab: Labs, tmp_path: Path) -> 
     assert ran(one.probe()) == (2.0, 64.0, 1, True)
 
 
-def test_where_the_budget_ends_before_a_step_it_is_said_what_was_seen(lab: Labs) -> None:
-    result = lab(own("sleeps")).probe(limit_s=12.0)
+Ends = Callable[[Lab, Callable[[Phase, int], bool]], None]
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Ends:
+    """Has the budget end once a launch has come to a phase, and made so many steps."""
+
+    def set_up(one: Lab, there: Callable[[Phase, int], bool]) -> None:
+        reached = Event()
+        one.on_phase = lambda phase, made: there(phase, made) and reached.set()
+        now = SimpleNamespace(monotonic=lambda: time.monotonic() + 1e6 * reached.is_set())
+        monkeypatch.setattr(launches, "time", now)
+
+    return set_up
+
+
+def test_where_the_budget_ends_before_a_step_it_is_said_what_was_seen(
+    lab: Labs, ends: Ends
+) -> None:
+    one = lab(own("sleeps"))
+    ends(one, lambda phase, made: phase is Phase.BUILD)
+    result = one.probe()
     assert result.verdict == Verdict.SKIPPED
     assert "; it imported torch, and made no backward pass" in result.reason
 
 
-def test_where_the_budget_ends_after_few_steps_these_are_its_measurement(lab: Labs) -> None:
+def test_where_the_budget_ends_after_few_steps_these_are_its_measurement(
+    lab: Labs, ends: Ends
+) -> None:
     rule = replace(RULE, warmup_steps=3, timed_steps=1000)
-    result = lab(own("plain", "--sample-s 0.4")).probe(rule=rule, limit_s=30.0)
+    one = lab(own("plain", "--sample-s 0.1"))
+    ends(one, lambda phase, made: made >= 8)
+    result = one.probe(rule=rule)
     assert result.verdict == Verdict.OK, result.reason
     assert "the budget ended during this probe; it made " in result.reason
     assert result.report is not None
@@ -165,13 +191,15 @@ def test_where_the_budget_ends_after_few_steps_these_are_its_measurement(lab: La
 
 
 def test_where_the_budget_ends_after_one_step_it_is_said_what_took_the_time(
-    lab: Labs, monkeypatch: pytest.MonkeyPatch
+    lab: Labs, ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (9e9, 0.0, 0.0))
     monkeypatch.setattr("autotune.measure.script.timing.ROUGH_STEPS", 1000)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     rule = replace(RULE, timed_steps=2000)
-    result = lab(own("plain", "--sample-s 0.4")).probe(rule=rule, limit_s=20.0)
+    one = lab(own("plain", "--sample-s 0.1"))
+    ends(one, lambda phase, made: made >= 4)
+    result = one.probe(rule=rule)
     assert result.verdict == Verdict.SKIPPED
     assert re.search(
         r"; its first step began after \d+ s, a step took .* s, and a p", result.reason
@@ -593,10 +621,11 @@ PHASED = f"{PYTHON} {OWN.with_name('phased_script.py')} --batch {{micro_batch}} 
     ],
 )
 def test_a_launch_for_phases_ends_once_it_saw_them_or_has_no_time(
-    lab: Labs, words: str, arguments: str, lacks: str
+    lab: Labs, ends: Ends, words: str, arguments: str, lacks: str
 ) -> None:
     one = lab(PHASED, seq_len="", given=f"words={words}", phase_args=arguments)
-    result = one.probe(phases=True, limit_s=45.0 if lacks else 120.0)
+    ends(one, lambda phase, made: bool(lacks) and made >= 20)
+    result = one.probe(phases=True)
     assert (result.verdict, lacks in result.reason) == (Verdict.OK, True), result.reason
     assert bool(result.reason) == bool(lacks)
     assert result.report is not None
