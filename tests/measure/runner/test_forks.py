@@ -47,12 +47,16 @@ def test_a_forked_rank_has_the_peak_of_a_spawned_one(start: Make, tmp_path: Path
         return report.peaks.device_bytes
 
     spawning = node_of(tmp_path, print, works=False)
-    # The least of some, in turn: allocations of other threads sometimes add a percent, and other
-    # programs change the resident part of a library's file.
-    forked, spawned = zip(*((peak(kept()), peak(spawning)) for _ in range(6)), strict=True)
-    # The kernel maps runs of pages around the ones that are touched: on a busy machine 1.1 % were
-    # measured, with the larger libraries of torch's CUDA build 1.4 %.
-    assert min(forked) == pytest.approx(min(spawned), rel=0.02)
+    # The least of three, in turn, and of up to six where these differ: allocations of other
+    # threads sometimes add a percent, and other programs change the resident part of a
+    # library's file. The kernel maps runs of pages around the ones that are touched: on a busy
+    # machine 1.1 % were measured, with the larger libraries of torch's CUDA build 1.4 %.
+    near, pairs = 0.02, [(peak(kept()), peak(spawning)) for _ in range(3)]
+    forked, spawned = map(min, zip(*pairs, strict=True))
+    while len(pairs) < 6 and forked != pytest.approx(spawned, rel=near):
+        pairs.append((peak(kept()), peak(spawning)))
+        forked, spawned = map(min, zip(*pairs, strict=True))
+    assert forked == pytest.approx(spawned, rel=near)
 
 
 def test_a_forked_rank_is_a_child_of_the_study_and_imported_nothing_itself(start: Make) -> None:
