@@ -69,9 +69,10 @@ def probe(pool: Pool, candidate: Candidate = SMALL, **job: Any) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("engine", "stage"), [("deepspeed", 3), *campaign(("ddp", 0), ("fsdp", 3), ("deepspeed", 1))]
+    ("engine", "stage"), campaign(("ddp", 0), ("fsdp", 3), ("deepspeed", 1), ("deepspeed", 2))
 )
 def test_two_hosts_learn_like_one(two: Agents, tmp_path: Path, engine: str, stage: int) -> None:
+    """`tests/measure/launch/test_real_agents.py` has it of all engines, through a launcher."""
     candidate = replace(SMALL, depth=2, zero_stage=stage)
     here = Started(tmp_path, world_size=2, engine=engine)
     one = here.run(candidate, rule=defaults.FIVE_STEPS)

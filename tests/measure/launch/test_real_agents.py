@@ -20,7 +20,7 @@ from tests.support.pools import Started
 
 pytestmark = pytest.mark.slow
 
-ENGINES = {"ddp": 0, "fsdp": 3, "deepspeed": 2}
+ENGINES = {"ddp": 0, "fsdp": 3, "deepspeed": 3}
 """With a stage of each."""
 
 
