@@ -324,7 +324,7 @@ HOW = {
     "accelerate on 2": (f"{TORCHRUN} accelerate {SIZES}", 2),
     "lightning on 2": (own("lightning", "--devices 2 --out {out}"), 2),
 }
-TWICE = {"hf", "accelerate", "t5 on 2"}
+TWICE = {"hf", "accelerate", "t5 on 2", "lightning"}
 """Whose framework another one has, too."""
 
 
@@ -343,9 +343,8 @@ def test_frameworks_are_seen_as_they_are(lab: Labs, how: str) -> None:
 @pytest.mark.parametrize(
     ("stage", "ranks"),
     [
-        *campaign(("0", 2), ("0", 1)),
+        *campaign(("0", 2), ("0", 1), ("3", 2)),
         ("2", 2),
-        ("3", 2),
         ("3", 1),
     ],
 )
