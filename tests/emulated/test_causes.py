@@ -18,6 +18,11 @@ from torch.autograd.graph import save_on_cpu
 from autotune.wire.stopping import Phase
 from probes.faults import fault
 
+def full():
+    ones = torch.ones(16, 16, device="cuda")
+    kept = torch.empty(torch.cuda.mem_get_info()[0] - (4 << 20), dtype=torch.uint8, device="cuda")
+    ones @ ones
+
 def back():
     x = torch.empty(1 << 28, device="cuda", requires_grad=True)
     with save_on_cpu(pin_memory=True):
@@ -29,22 +34,25 @@ def there():
     torch.empty(1 << 50, pin_memory=True)
 
 found = []
-for run in (back, there):
+for run in (full, back, there):
     try:
         run()
     except RuntimeError as error:
         seen = fault(error, Phase.WARMUP, "cuda", None)
         found.append([seen.cause, seen.error.partition(":")[0]])
+    torch.cuda.empty_cache()
 print(json.dumps(found), flush=True)
 os._exit(0)  # as ranks do: an ordinary end can abort in torch's backward thread (its issue 190489)
 """
 
 
-def test_offloaded_activations_run_out_of_the_memory_that_they_go_to(
-    emulate: Emulate, tmp_path: Path
-) -> None:
+def test_the_memory_that_ran_out_is_known_by_what_failed(emulate: Emulate, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)  # before Python 3.13 only lines of files are in tracebacks
     run = "import runpy, sys; runpy.run_path(sys.argv[1])"
     found = json.loads(end(begin(emulate("1x24GiB"), run, str(program))))
-    assert found == [["oom", "OutOfMemoryError"], ["host_oom", "AcceleratorError"]]
+    assert found == [
+        ["oom", "RuntimeError"],  # of cuBLAS, which has no room for its handle
+        ["oom", "OutOfMemoryError"],
+        ["host_oom", "AcceleratorError"],
+    ]
