@@ -124,8 +124,10 @@ def test_a_card_that_cannot_be_opened_leaves_the_others(emulate: Emulate) -> Non
     assert "Unknown" in devices(cards)
 
 
-def test_no_nvml_at_all(emulate: Emulate) -> None:
+def test_no_card_and_no_nvml_at_all(emulate: Emulate) -> None:
     cards = emulate("1xH100")
+    cards.state.units = 0
+    assert "NVML sees no device" in devices(cards)
     cards.state.opening = 18
     assert "mismatch" in devices(cards)
 
