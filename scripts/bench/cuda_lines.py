@@ -88,7 +88,9 @@ def _calls_cuda(statement: ast.stmt) -> bool:
 def _begins(statements: Iterator[ast.stmt] | Sequence[ast.stmt]) -> Iterator[int]:
     for each in statements:
         text = isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)
-        if not (text or isinstance(each, ast.Global | ast.Nonlocal | ast.ImportFrom | ast.Import)):
+        typed = isinstance(each, ast.AnnAssign) and each.value is None  # of which nothing runs
+        named = isinstance(each, ast.Global | ast.Nonlocal | ast.ImportFrom | ast.Import)
+        if not (text or typed or named):
             yield each.lineno
 
 
