@@ -103,14 +103,14 @@ def test_the_reference_learns() -> None:
     assert losses[-1] < 0.95 * losses[0]
 
 
-def large(folder: Path, engine: str, stage: int = 0) -> Trained:
-    """One step of a model of which there is enough to weigh."""
-    return train(folder, engine, stage=stage, depth=10, width=768, vocab_size=1024, steps=1)
+def large(folder: Path, engine: str, stage: int = 0, steps: int = 0) -> Trained:
+    """A model of which there is enough to weigh."""
+    return train(folder, engine, stage=stage, depth=10, width=768, vocab_size=1024, steps=steps)
 
 
 def test_making_a_stage_3_model_needs_less_than_making_it_whole(tmp_path: Path) -> None:
     whole = large(tmp_path / "whole", "deepspeed")
-    sharded = large(tmp_path / "sharded", "deepspeed", stage=3)
+    sharded = large(tmp_path / "sharded", "deepspeed", stage=3, steps=1)
     assert sharded.model_bytes < whole.model_bytes
     assert sharded.building_bytes < sharded.peak_bytes
 
