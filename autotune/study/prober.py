@@ -42,6 +42,11 @@ PAY_BACK = 2.0
 """A group stays up until its probes took this many times its start."""
 
 
+def most_s(options: Options) -> float:
+    """Seconds that a probe is timed on a real device, at most."""
+    return min(15.0, max(2.0, options.limits.budget_s / 50))
+
+
 def rule_for(device_kind: str, options: Options, *, final: bool = False) -> Rule:
     """The stopping rule's numbers.
 
@@ -52,7 +57,7 @@ def rule_for(device_kind: str, options: Options, *, final: bool = False) -> Rule
     """
     on_cpu = device_kind == "cpu"
     emulated = emulating() and not on_cpu
-    limit_s = EMULATED_S if emulated else min(15.0, max(2.0, options.limits.budget_s / 50))
+    limit_s = EMULATED_S if emulated else most_s(options)
     steady = on_cpu or emulated
     scale = 0.0 if steady else min(1.0, options.limits.budget_s / FULL_BUDGET_S)
     energy_s = ENERGY_S[device_kind] if options.search.objective == "tokens_per_joule" else 0.0

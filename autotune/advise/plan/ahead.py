@@ -38,6 +38,7 @@ from autotune.study.attempts import Probed
 from autotune.study.pace import Pace
 from autotune.study.predict.belief import normal_cdf
 from autotune.study.predict.predictor import Predictor
+from autotune.study.prober import most_s
 from autotune.study.samplers.frontier import ENOUGH
 from autotune.wire.helpers import Described
 
@@ -140,7 +141,7 @@ class _Chooser:
         self._space, self._earlier = space, list(earlier)
         self._objective = options.search.objective
         self._most = MOST_SEEN - sum(len(study.seen) for study in earlier)
-        self._pace = Pace(space.workload, KIND, options)
+        self._pace, self._probe_s = Pace(space.workload, KIND, options), most_s(options)
         self._steps_s: list[float] = []
         self._imported: set[str] = set()
         """Engines that were imported, in their first start."""
@@ -182,7 +183,7 @@ class _Chooser:
         start_s = self._pace.start_s(build)
         steps_s = min(self._steps_s, default=_STEPS_S)
         return (
-            _STARTS_LOST * start_s + self._pace.rule.timed_limit_s,
+            _STARTS_LOST * start_s + self._probe_s,
             steps_s + (0.0 if build == self._live else start_s),
         )
 
