@@ -5,23 +5,27 @@ from __future__ import annotations
 import inspect
 import os
 import re
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
-import deepspeed
 import pytest
 import torch
-from deepspeed.accelerator import cuda_accelerator
-from deepspeed.runtime.zero import utils as zero
 
-import probes.engines.deepspeed
-from probes.engines.deepspeed import DeepSpeedEngine, free_memory_from_torch
 from probes.world import World
 
 
+@pytest.fixture(scope="module")
+def engine() -> Any:
+    """The module, which imports DeepSpeed and torch's compiler with it."""
+    return import_module("probes.engines.deepspeed")
+
+
 @pytest.fixture
-def accelerator(monkeypatch: pytest.MonkeyPatch) -> Any:
+def accelerator(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """DeepSpeed's own, where NVML can be had and devices are named by their UUIDs."""
+    from deepspeed.accelerator import cuda_accelerator
+
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-5ba1e2f2-0000-0000-0000-000000000000")
     nvml = SimpleNamespace(nvmlDeviceGetHandleByIndex=lambda index: index)
     monkeypatch.setattr(cuda_accelerator, "pynvml", nvml)
@@ -38,41 +42,46 @@ def test_its_own_way_to_free_memory_wants_integers(accelerator: Any) -> None:
         accelerator.available_memory()
 
 
-def test_free_memory_is_what_torch_says(accelerator: Any) -> None:
-    free_memory_from_torch(accelerator)
+def test_free_memory_is_what_torch_says(engine: Any, accelerator: Any) -> None:
+    engine.free_memory_from_torch(accelerator)
     assert accelerator.available_memory() == 12345
     assert accelerator.available_memory(0) == 12345
 
 
 def test_free_memory_is_within_the_limit_of_the_process(
-    accelerator: Any, monkeypatch: pytest.MonkeyPatch
+    engine: Any, accelerator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device=None: 40_000)
-    free_memory_from_torch(accelerator)
+    engine.free_memory_from_torch(accelerator)
     assert accelerator.available_memory() == 10_000
 
 
-def test_a_rank_on_a_gpu_takes_that_way(accelerator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_on_a_gpu_takes_that_way(
+    engine: Any, accelerator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def look() -> None:
         raise StopIteration
 
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.setenv(name, "0")
-    monkeypatch.setattr(probes.engines.deepspeed, "get_accelerator", lambda: accelerator)
-    monkeypatch.setattr(deepspeed, "init_distributed", look)
+    monkeypatch.setattr(engine, "get_accelerator", lambda: accelerator)
+    monkeypatch.setattr("deepspeed.init_distributed", look)
     start: Any = SimpleNamespace(local_rank=0)
     with pytest.raises(StopIteration):
-        DeepSpeedEngine(start, World(0, 1, torch.device("cuda", 0)))
+        engine.DeepSpeedEngine(start, World(0, 1, torch.device("cuda", 0)))
     assert accelerator.available_memory() == 12345
 
 
-def test_what_each_rank_with_zero_imports_is_there_before_it_is_forked() -> None:
+def test_what_each_rank_with_zero_imports_is_there_before_it_is_forked(engine: Any) -> None:
+    zero = import_module("deepspeed.runtime.zero.utils")
     supported = inspect.getsource(zero.is_zero_supported_optimizer)
     (name,) = re.findall(r"from (deepspeed\S+\.muon\.\S+) import", supported)
-    assert vars(probes.engines.deepspeed)["muon_optimizer"].__name__ == name
+    assert vars(engine)["muon_optimizer"].__name__ == name
 
 
-def test_a_rank_of_a_second_host_has_its_place_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_of_a_second_host_has_its_place_there(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """DeepSpeed takes the device of LOCAL_RANK."""
     places = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     for name, value in places.items():
@@ -82,8 +91,8 @@ def test_a_rank_of_a_second_host_has_its_place_there(monkeypatch: pytest.MonkeyP
         places.update({name: os.environ[name] for name in places})
         raise StopIteration
 
-    monkeypatch.setattr(deepspeed, "init_distributed", look)
+    monkeypatch.setattr("deepspeed.init_distributed", look)
     start: Any = SimpleNamespace(local_rank=1)
     with pytest.raises(StopIteration):
-        DeepSpeedEngine(start, World(3, 4, torch.device("cpu"), 2))
+        engine.DeepSpeedEngine(start, World(3, 4, torch.device("cpu"), 2))
     assert places == {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}

@@ -16,7 +16,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed._tools.mem_tracker import MemTracker
 from torch.nn import functional
 
 from autotune.measure.runner import local
@@ -74,6 +73,8 @@ def gpt(depth: int, checkpointing: str = "none") -> ModelSpec:
 
 def tracked_peak(spec: ModelSpec, seq_len: int, micro_batch: int) -> int:
     """The peak of the second step, as torch's MemTracker has it."""
+    from torch.distributed._tools.mem_tracker import MemTracker  # with all of torch's compiler
+
     start = defaults.start(capacity_bytes=0, model=spec)
     with FakeTensorMode(), MemTracker() as tracker:
         engine = DdpEngine(start, World(0, 1, torch.device("cpu")))
