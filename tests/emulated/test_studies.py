@@ -33,10 +33,10 @@ STARTED: list[subprocess.Popen[str]] = []
 
 def start(cards: Emulation, out: Path, *flags: str) -> subprocess.Popen[str]:
     """A study in a folder, of all candidates; it ends with the test."""
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
+    paths = [str(ROOT), str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")]
     STARTED.append(subprocess.Popen(
         [sys.executable, "-m", "autotune", "--out", str(out), *ALL, *flags], cwd=out.parent,
-        env=cards.environment | {"PYTHONPATH": paths},
+        env=cards.environment | {"PYTHONPATH": os.pathsep.join(paths).rstrip(os.pathsep)},
         text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ))  # fmt: skip
     return STARTED[-1]
