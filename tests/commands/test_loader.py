@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from autotune.advise.loader import measuring
 from autotune.commands.exits import ExitCode
 from tests.support.programs import ROOT
 
@@ -22,7 +23,8 @@ SAMPLE = ROOT / "results" / "samples" / "cpu-2-cores"
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the user's module, which commands are run in."""
+    """A folder with the user's module, which commands are run in. They time for a second."""
+    monkeypatch.setattr(measuring, "MOST_S", 1.0)
     (tmp_path / "mine.py").write_bytes(OWN.read_bytes())
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -67,7 +69,9 @@ def test_a_result_says_what_is_to_be_fed(mine: Path, run: Run) -> None:
 @pytest.mark.slow
 def test_loaders_of_all_ranks_run_side_by_side_without_torch_in_this_process(mine: Path) -> None:
     code = (
-        "import sys; from autotune.commands.app import main\n"
+        "import sys; from autotune.advise.loader import measuring\n"
+        "from autotune.commands.app import main\n"
+        "measuring.MOST_S = 1.0\n"
         "code = main(['loader', 'mine:plain', '--ranks', '2', '--data-workers', '1',"
         " '--prefetch', '2', '--budget', '25s', '--json'])\n"
         "assert 'torch' not in sys.modules\n"
