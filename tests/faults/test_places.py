@@ -18,8 +18,8 @@ pytestmark = pytest.mark.slow
 Make = Callable[..., HostileStudy]
 
 TINY = [
-    "--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "1,2",
-    "--gpt", "vocab_size=256", "--checkpointing", "none", "--trials", "2", "--finals", "1",
+    "--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "1",
+    "--gpt", "vocab_size=256", "--checkpointing", "none", "--trials", "1", "--finals", "1",
     "--budget", "100s",
 ]  # fmt: skip
 ASCII = {"LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
