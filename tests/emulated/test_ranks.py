@@ -47,6 +47,25 @@ print(get_accelerator().available_memory())
     assert 3 << 30 < free_bytes < 4 << 30
 
 
+def test_pinned_memory_that_a_driver_does_not_call_resident_counts_for_the_host(
+    emulate: Emulate,
+) -> None:
+    with_it, without = answers(emulate("1x24GiB"), """
+import pynvml
+from probes.memory import CudaMeter
+pynvml.nvmlInit()
+meter = CudaMeter(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(0)), 1)
+meter.limit(24 << 30)
+meter.reset()
+kept = torch.zeros(64 << 20, dtype=torch.uint8, pin_memory=True)
+found = []
+for meter._pinned_is_resident in (False, True):
+    found.append(meter.peaks().host_bytes)
+print(json.dumps(found))
+""")  # fmt: skip
+    assert 64 << 20 <= with_it - without < 72 << 20
+
+
 def test_a_second_group_of_many_ranks_is_no_other_programs_memory(
     emulate: Emulate, tmp_path: Path
 ) -> None:
