@@ -174,7 +174,8 @@ class Settings:
     reduce_dtype: str = field(default="auto", metadata=row(Axis(
         label="reduce", words=("auto", "fp32", "bf16"), quiet=True, of_engines=True,
         help=(
-            "Type of gradients between ranks: auto, fp32 or bf16 (default: auto, the engine's own)."
+            "Type of gradients between ranks: auto, fp32 or bf16 (default: auto, as the engine"
+            " does it)."
         ))))
     allocator: str = field(default="default", metadata=row(Axis(
         label="allocator", level=Level.LAUNCH, words=("default", "expandable"),

@@ -70,8 +70,8 @@ static double rate_of(const struct unit *unit, enum type type) {
   }
 }
 
-// The best of a library's tiles: a tile's speed, the waves that all tiles make on the
-// multiprocessors, and parts of k that are added afterwards where there are few tiles.
+// The best of a library's tiles, by a tile's speed and the waves of all tiles on the multiprocessors.
+// With few tiles, k is split into parts that are added afterwards.
 void run_product(void *stream, long m, long n, long k, long batch, enum type type) {
   enum { OTHERS = 8 };  // than Hopper's and Blackwell's own, which stand behind them
   static const struct { int m, n; double speed; } tiles[] = {

@@ -24,8 +24,8 @@ struct unit {
   uint64_t context;   // of one process, with the first call that needs the device
   uint64_t nccl;      // of one communicator, on each of its ranks
   uint64_t throttle;  // NVML's bits of reasons for lower clocks
-  // What large work achieves: FLOP/s of products, of attention, bytes/s of the card's memory,
-  // between cards of a machine, to the host, and between machines.
+  // Rates of large work: FLOP/s of products and attention; bytes/s of the card's memory, between
+  // cards of a machine, to the host, and between machines.
   double half_rate, fp32_rate, attention_rate, attention_backward_rate;
   double memory_rate, link_rate, host_rate, net_rate;
   int32_t gpu;        // position of its GPU among the GPUs
