@@ -239,10 +239,7 @@ class Settings:
 
     @property
     def alloc_variables(self) -> dict[str, str]:
-        """Those settings as variables of a process; none for torch's own.
-
-        torch prefers the older of two names, which may be set already
-        (c10/cuda/CUDAAllocatorConfig.h, torch 2.11).
-        """
+        """Those settings as variables of a process; none for torch's own. torch prefers the older
+        of two names, which may be set already (c10/cuda/CUDAAllocatorConfig.h, torch 2.11)."""
         conf = self.alloc_conf
         return {"PYTORCH_ALLOC_CONF": conf, "PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
