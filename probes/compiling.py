@@ -32,11 +32,8 @@ class Compiler:
 
 
 def compile_blocks(blocks: Iterable[nn.Module], *, dynamic: bool = False) -> None:
-    """Have each of `blocks` compile its `forward` for every shape that it meets.
-
-    `dynamic` shapes are symbols. Hooks of engines on a block, outside its `forward`, stay as they
-    are.
-    """
+    """Have each of `blocks` compile its `forward` for every shape that it meets. `dynamic` shapes
+    are symbols. Hooks of engines on a block, outside its `forward`, stay as they are."""
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 4096
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     for block in blocks:

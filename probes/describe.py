@@ -47,10 +47,8 @@ _DEVICE_OF = torch.ops.prim.device.default
 
 
 def describe(request: Describe) -> Described:
-    """Trace every model of `request` at every shape.
-
-    Call it in a fresh process: `base_bytes` is its memory at the call.
-    """
+    """Trace every model of `request` at every shape. Call it in a fresh process: `base_bytes` is
+    its memory at the call."""
     torch.ones(2**20).add_(1)  # starts OpenMP's threads, as in a rank before its model
     base_bytes = status_bytes("VmRSS")
     gc.freeze()  # torch's own objects, so collecting between traces is cheap
@@ -299,10 +297,8 @@ def _by_growth(
 def _at_length(
     seq_len: int, sizes: Sequence[int], trace: Callable[[int, int], Timeline]
 ) -> dict[Shape, Peaks]:
-    """Peaks from traces of the smallest and the largest micro_batch.
-
-    Every tensor's size is affine in micro_batch, so memory at any moment is, too.
-    """
+    """Peaks from traces of the smallest and the largest micro_batch. Every tensor's size is affine
+    in micro_batch, so memory at any moment is, too."""
     largest = sizes[-1]
     at_largest = trace(seq_len, largest)
     peaks = {(seq_len, largest): at_largest.peaks()}

@@ -75,10 +75,8 @@ def import_libraries(engine: str, model: str) -> None:
 
 @contextmanager
 def _nvml_closed() -> Iterator[None]:
-    """Keep NVML closed. DeepSpeed opens it on import, and torch if a library asks for GPUs.
-
-    NVML of 2025's drivers leaves a thread behind after closing. Ranks open it themselves.
-    """
+    """Keep NVML closed. DeepSpeed opens it on import, and torch if a library asks for GPUs. NVML
+    of 2025's drivers leaves a thread behind after closing. Ranks open it themselves."""
     import torch
 
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # a rank has an environment of its own
@@ -108,10 +106,8 @@ def _open_files() -> Iterator[str]:
 
 
 def fork(request: Fork, study: Stream, pages: Sequence[int]) -> int:
-    """The process id of a new rank, which is a child of the study.
-
-    The process between this one and the rank ends at once, which hands the rank over.
-    """
+    """The process id of a new rank, which is a child of the study. The process between this one
+    and the rank ends at once, which hands the rank over."""
     study_pid, (heard, told) = os.getppid(), os.pipe()
     between = os.fork()
     if between == 0:
@@ -154,11 +150,8 @@ def become(request: Fork, pages: Sequence[int]) -> NoReturn:
 
 
 def file_pages() -> Iterator[int]:
-    """Addresses of this process's pages of files.
-
-    The kernel maps them into a child only at its first touch. In a process that imports its
-    libraries itself, they count towards the peak.
-    """
+    """Addresses of this process's pages of files. The kernel maps them into a child only at its
+    first touch. In a process that imports its libraries itself, they count towards the peak."""
     with Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
         for line in Path("/proc/self/maps").read_text().splitlines():
             span, permissions, _, _, _, *path = line.split(maxsplit=5)

@@ -14,10 +14,7 @@ _BLOCK_BYTES = 512
 
 def memory_bytes(pid: int | str) -> int:
     """Memory of a process, with its share of pages that it shares, but without shared memory. 0 if
-    it is gone.
-
-    Source: the kernel's Documentation/filesystems/proc.rst, smaps_rollup.
-    """
+    it is gone. Source: the kernel's Documentation/filesystems/proc.rst, smaps_rollup."""
     process = Path("/proc") / str(pid)
     for name, held, shared in (("smaps_rollup", "Pss:", "Pss_Shmem:"),
                                ("status", "VmRSS:", "RssShmem:")):  # fmt: skip

@@ -69,10 +69,8 @@ class Live:
     history: History = field(default_factory=History)
 
     def probe(self, probe: Probe, tell: Tell) -> Report:
-        """Run `probe`. Raises the errors of its steps.
-
-        If something compiles, there is a step for it before the warm-up.
-        """
+        """Run `probe`. Raises the errors of its steps. If something compiles, there is a step for
+        it before the warm-up."""
         self.engine.prepare(probe.micro_batch, probe.micro_steps)
         self.meter.reset()
         progress = _Progress(probe.number, self.world, tell)

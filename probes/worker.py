@@ -78,10 +78,8 @@ def _compiles(model: ModelSpec) -> Compiles:
 
 
 def _settle_allocator(settings: str) -> None:
-    """Apply `settings`. Raises `UnsupportedError` if torch's allocator does not know them.
-
-    The environment has them, too, but a forked rank may get it too late.
-    """
+    """Apply `settings`. Raises `UnsupportedError` if torch's allocator does not know them. The
+    environment has them, too, but a forked rank may get it too late."""
     try:
         torch.cuda.memory._set_allocator_settings(settings)
     except (RuntimeError, ValueError) as error:

@@ -27,7 +27,7 @@ ensure_venv() {
 }
 
 # ensure_cuda: .venv-cuda holds the package with torch's CUDA build, and what tests on emulated cards need. Where it cannot
-# be made, one line says why, and the function fails.
+# be made, one line tells why, and the function fails.
 ensure_cuda() {
     local wanted lack="" free_kb
     wanted=$(_wanted "$cuda_torch" "${cuda_tests[@]}")
@@ -54,8 +54,8 @@ ensure_cuda() {
 }
 cuda_tests=(hypothesis jsonschema lightning pytest pytest-timeout pytest-xdist)
 
-# ensure_parsers: .parsers/TOOL holds the code of a tool that reads its configuration, for the tests of exports. What it
-# computes with, which is gigabytes, is not installed; where a tool cannot be had its test is skipped.
+# ensure_parsers: .parsers/TOOL has a tool's code that reads its configuration, for the tests of exports. Its gigabytes
+# of libraries are not installed. If a tool cannot be installed, its test is skipped.
 ensure_parsers() {
     _parser axolotl axolotl==0.19.0 addict==2.4.0 colorama==0.4.6 pillow==13.0.0
     _parser llama-factory llamafactory==0.9.5 omegaconf==2.4.0
@@ -63,7 +63,7 @@ ensure_parsers() {
         transformers==5.19.0
     _parser torchtitan torchtitan==0.3.0 spmd_types==0.2.3 torch_checkpointing==0.1.1 torchdata==0.11.0 \
         tyro==1.0.17 typeguard==4.6.0
-    # Its wheels are for Python 3.12 and newer; what is compiled in them is not needed.
+    # Its wheels are for Python 3.12 and newer; their compiled parts are not needed.
     _parser megatron --python-version 3.12 --ignore-requires-python megatron-core==0.19.2
 }
 
@@ -86,8 +86,8 @@ ensure_postgres() {
         echo "autotune: no PostgreSQL (apt-get install postgresql); the tests of its studies are skipped" >&2
 }
 
-# ensure_engines: what starts agents on several machines, for the tests of launchers. Where it cannot be installed they
-# are skipped. Ray comes with the extra "dev".
+# ensure_engines: programs that start agents on several machines, for the tests of launchers. If they cannot be
+# installed, the tests are skipped. Ray comes with the extra "dev".
 ensure_engines() {
     local packages=(iproute2 openssh-client openssh-server slurmctld slurmd slurm-client munge) program
     for program in ip ssh sshd slurmctld slurmd srun munged; do
@@ -122,7 +122,7 @@ _parser() {
     fi
 }
 
-# What an environment is made from, with the words that it is given beside; in short.
+# A digest of an environment's sources, and of the given words.
 _wanted() {
     echo "$repo" "$@" | cat - "$repo/pyproject.toml" "$repo/scripts/constraints.txt" | cksum
 }

@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady")
 
-# Tests side by side have more threads than the machine has cores: those that wait are not to spin.
+# Parallel tests have more threads than the machine has cores, so waiting ones must not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# Scripts are started by the name "python", which Debian does not have outside an environment.
+# Scripts start with "python", which Debian only has in an environment.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
-# What a shell starts in the background, or nohup, ignores signals; studies would inherit that.
+# Background jobs of a shell, or of nohup, ignore signals; studies would inherit that.
 for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tests marked `gpu` have emulated cards where AUTOTUNE_TEST_CARDS names some."""
+    """Tests marked `gpu` have emulated cards if AUTOTUNE_TEST_CARDS names some."""
     cards = os.environ.get("AUTOTUNE_TEST_CARDS")
     if cards and (hasattr(config, "workerinput") or not config.getoption("numprocesses", None)):
         from autotune.device.emulated.emulation import Emulation
@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class FakeDevice(ImaginedDevice):
-    """Devices as they are described, with nobody on them."""
+    """Described devices, without other users."""
 
     why = "--device"
 
@@ -62,7 +62,7 @@ class FakeDevice(ImaginedDevice):
 
 
 class Said(NamedTuple):
-    """What a command line printed."""
+    """The output of a command line."""
 
     out: str
     err: str
@@ -128,7 +128,7 @@ def start(tmp_path: Path) -> Iterator[Make]:
 
 @pytest.fixture(scope="session", autouse=True)
 def end_kept_servers() -> Iterator[None]:
-    """What `tests.support.pools` keeps for all tests is gone after the last."""
+    """End the servers that `tests.support.pools` keeps for all tests."""
     yield
     pools = sys.modules.get("tests.support.pools")
     if pools is not None and pools.kept.cache_info().currsize:
@@ -137,7 +137,7 @@ def end_kept_servers() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def end_job_servers() -> Iterator[None]:
-    """What `tests.support.jobs` keeps for the tests of a module is gone after the last."""
+    """End the servers that `tests.support.jobs` keeps for the tests of a module."""
     yield
     jobs = sys.modules.get("tests.support.jobs")
     if jobs is not None:
@@ -145,12 +145,12 @@ def end_job_servers() -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays: who collects garbage need not look through it."""
+    """Freeze imported and collected objects, so garbage collection skips them."""
     gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none."""
+    """Skip tests for GPUs without one."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not _has_cuda():
         for item in marked:

@@ -18,10 +18,8 @@ from autotune.installed import VERSION
 
 
 def main(argv: list[str], started: float | None = None) -> int:
-    """Runs the command line `argv` (without the program's name) and returns the exit code.
-
-    The budget counts from `started`, a reading of `time.monotonic`; None for now.
-    """
+    """Runs the command line `argv` (without the program's name) and returns the exit code. The
+    budget counts from `started`, a reading of `time.monotonic`; None for now."""
     started = time.monotonic() if started is None else started
     try:
         run = parsed(argv)

@@ -63,11 +63,8 @@ class CpuDevice:
         )
 
     def in_use_bytes(self) -> tuple[int, ...]:
-        """Always 0: on the CPU the device is the rank's process.
-
-        The kernel frees a process's memory before it reports the exit, so there is nothing to wait
-        for.
-        """
+        """Always 0: on the CPU the device is the rank's process. The kernel frees a process's
+        memory before it reports the exit, so there is nothing to wait for."""
         return (0,)
 
     def other_processes(self) -> tuple[BusyProcess, ...]:
@@ -86,10 +83,8 @@ class CpuDevice:
         }
 
     def shares(self, groups: int, ranks: int) -> Sequence[CpuDevice]:
-        """Shares with cores of their own, so that groups do not disturb each other's timing.
-
-        The limits divide memory.
-        """
+        """Shares with cores of their own, so that groups do not disturb each other's timing. The
+        limits divide memory."""
         if groups == 1:
             return [self]
         usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
@@ -129,9 +124,7 @@ class CpuDevice:
 
 def host_memory_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
     """The memory limit of this process and its children together: the machine's or a cgroup's.
-
-    Limits of cgroups above ours bind us, too, so the least one counts.
-    """
+    Limits of cgroups above ours bind us, too, so the least one counts."""
     meminfo = _table(proc / "meminfo")
     total = meminfo["MemTotal:"] * 1024 if meminfo else psutil.virtual_memory().total
     names = ("memory.max", "memory.limit_in_bytes")  # cgroup v2, v1
@@ -140,10 +133,8 @@ def host_memory_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 
 
 def cores(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Cores that this process may keep busy: those it may run on, within the cgroup's CPU quota.
-
-    A quota of 1.5 cores counts as 2: with one less, half a core would be idle.
-    """
+    """Cores that this process may keep busy: those it may run on, within the cgroup's CPU quota. A
+    quota of 1.5 cores counts as 2: with one less, half a core would be idle."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quotas = [
         math.ceil(int(quota) / int(period))

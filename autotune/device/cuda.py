@@ -163,11 +163,8 @@ def open_cuda(
     environ: Mapping[str, str] = os.environ,
     why: str = "--device",
 ) -> CudaDevice | NoCuda:
-    """CUDA devices; `NoCuda` says why not.
-
-    They are those at `positions` among the visible ones, else those in CUDA_VISIBLE_DEVICES, else
-    the largest set of one kind.
-    """
+    """CUDA devices; `NoCuda` says why not. They are those at `positions` among the visible ones,
+    else those in CUDA_VISIBLE_DEVICES, else the largest set of one kind."""
     try:
         nvml.nvmlInit()
         atexit.register(nvml.nvmlShutdown)  # NVML counts its starts, so each gets its own

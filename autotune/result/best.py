@@ -49,10 +49,8 @@ FINALS = "finals"
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Batching, Settings, Shape):
-    """A measured configuration: values on all axes, and the study's common settings.
-
-    A script's `optimizer` has the classes that were seen to step, or `UNKNOWN`.
-    """
+    """A measured configuration: values on all axes, and the study's common settings. A script's
+    `optimizer` has the classes that were seen to step, or `UNKNOWN`."""
 
     model: Annotated[str, Meta(min_length=1)]
     width: Positive | None = None

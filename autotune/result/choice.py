@@ -397,10 +397,8 @@ def _same_batch(
 
 
 def _pareto(measured: list[Record], objective: Objective) -> tuple[Record, ...]:
-    """The Pareto front of work per second and work per joule.
-
-    The objective defines the work: tokens would always prefer the shallowest model.
-    """
+    """The Pareto front of work per second and work per joule. The objective defines the work:
+    tokens would always prefer the shallowest model."""
     counted: Objective = "tokens_per_s" if objective == "tokens_per_joule" else objective
     known = [
         (r.measured.value(counted), r.measured.value(counted) / power_w, r)

@@ -73,10 +73,8 @@ class Candidate(Batching, Settings, Shape):
         return (self.tp, self.pp, self.cp, self.ep, self.own)
 
     def covers(self, other: Candidate) -> bool:
-        """Whether this needs at least the memory of `other`.
-
-        It is no smaller on `MEMORY_AXES`, and equal on all others but the padding.
-        """
+        """Whether this needs at least the memory of `other`. It is no smaller on `MEMORY_AXES`,
+        and equal on all others but the padding."""
         return _others_of(self) == _others_of(other) and all(
             mine >= its for mine, its in zip(_memory_of(self), _memory_of(other), strict=True)
         )

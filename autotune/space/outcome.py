@@ -350,9 +350,7 @@ def judge(
     phases: Mapping[str, InPhase] | None = None,
 ) -> tuple[Verdict, str]:
     """Whether measured `peaks` are within `limits`, and the reason if they are not.
-
-    `offloaded_bytes` are those that offload moved to the host, over all ranks.
-    """
+    `offloaded_bytes` are those that offload moved to the host, over all ranks."""
 
     def during(field: str, above: int) -> str:
         phase = phase_of_peak(phases or {}, field, above)

@@ -89,10 +89,7 @@ class Space:
     @cached_property
     def opening(self) -> tuple[Build, ...]:
         """The build in the middle, and those that differ from it in one axis, or in stage and
-        offload.
-
-        Every value occurs, and its effect can be told from those of others.
-        """
+        offload. Every value occurs, and its effect can be told from those of others."""
         depths = sorted({b.depth for b in self.builds})
         stages = sorted({(b.zero_stage, b.offload) for b in self.builds})
         zero_stage, offload = stages[0]

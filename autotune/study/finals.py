@@ -332,9 +332,7 @@ class Finals:
 
     def _finalists(self) -> list[Record]:
         """The best contenders, and the fastest of the search in place of the last of several.
-
-        Candidates that lost node after node are left out: they may be the cause.
-        """
+        Candidates that lost node after node are left out: they may be the cause."""
         able = [
             r for r in self._ledger.contenders if self._put_offs[r.candidate] < SUSPICIOUS_LOSSES
         ]

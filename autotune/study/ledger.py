@@ -206,10 +206,8 @@ class Ledger:
         )
 
     def rounds_to_tell(self, one: Candidate, other: Candidate) -> float:
-        """Finals of each until `winner` rules out the slower one, if they differ as expected.
-
-        The standard error of their difference is then no larger than the difference.
-        """
+        """Finals of each until `winner` rules out the slower one, if they differ as expected. The
+        standard error of their difference is then no larger than the difference."""
         apart = abs(math.log(self.believed(one) / self.believed(other)))
         repeats = self.repeats
         return 2 * (repeats.spread / max(apart, EQUAL)) ** 2 if repeats is not None else 0.0

@@ -199,10 +199,8 @@ class Search:
 
     @property
     def _start_s(self) -> float:
-        """Seconds to start a group for the next probe, if each probe needs its own.
-
-        0 until a measurement showed that.
-        """
+        """Seconds to start a group for the next probe, if each probe needs its own. 0 until a
+        measurement showed that."""
         alive = any(slot.runner.live_build is not None for slot in self._slots)
         waiting = alive or self._slots.running or not self._ledger.fitting
         return 0.0 if waiting else self._pace.start_s(self._space.opening[0])

@@ -286,9 +286,7 @@ def _limits(best: Best) -> Limits:
 
 def _noise(best: Best, after: Report, quarters: list[float]) -> str | None:
     """The cause if the machine may have slowed `after` down; None if nothing shows that.
-
-    `quarters` are the median steps of each quarter, in seconds.
-    """
+    `quarters` are the median steps of each quarter, in seconds."""
     kind, measured = best.device_kind, best.measured.step_s
     slow_s = statistics.median(after.step_s)
     others = others_share(after.conditions)
@@ -306,10 +304,8 @@ def _noise(best: Best, after: Report, quarters: list[float]) -> str | None:
 
 
 def _is_faster(best: Best, quarters: list[float]) -> bool:
-    """Whether the steps of all `quarters` are shorter than the study's noise explains.
-
-    Noise is that of steps, of finals of one candidate, and of longer runs.
-    """
+    """Whether the steps of all `quarters` are shorter than the study's noise explains. Noise is
+    that of steps, of finals of one candidate, and of longer runs."""
     differ = best.repeats.differ if best.repeats is not None else 0.0
     return max(quarters) < best.measured.step_s.low * (1 - max(SLOWER[best.device_kind], differ))
 

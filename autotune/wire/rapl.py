@@ -23,10 +23,8 @@ class Package:
 
 
 def packages(powercap: Path) -> list[Package]:
-    """The domains of whole packages in `powercap`; they include the domains within them.
-
-    Raises as `Package.energy_uj` does.
-    """
+    """The domains of whole packages in `powercap`; they include the domains within them. Raises as
+    `Package.energy_uj` does."""
     found = []
     for domain in sorted(powercap.glob("intel-rapl:*")):
         if (domain / "name").read_text().startswith("package"):

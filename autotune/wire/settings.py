@@ -174,7 +174,8 @@ class Settings:
     reduce_dtype: str = field(default="auto", metadata=row(Axis(
         label="reduce", words=("auto", "fp32", "bf16"), quiet=True, of_engines=True,
         help=(
-            "Type of gradients between ranks: auto, fp32 or bf16 (default: auto, the engine's own)."
+            "Type of gradients between ranks: auto, fp32 or bf16 (default: auto, as the engine"
+            " does it)."
         ))))
     allocator: str = field(default="default", metadata=row(Axis(
         label="allocator", level=Level.LAUNCH, words=("default", "expandable"),
@@ -238,10 +239,7 @@ class Settings:
 
     @property
     def alloc_variables(self) -> dict[str, str]:
-        """Those settings as variables of a process; none for torch's own.
-
-        torch prefers the older of two names, which may be set already
-        (c10/cuda/CUDAAllocatorConfig.h, torch 2.11).
-        """
+        """Those settings as variables of a process; none for torch's own. torch prefers the older
+        of two names, which may be set already (c10/cuda/CUDAAllocatorConfig.h, torch 2.11)."""
         conf = self.alloc_conf
         return {"PYTORCH_ALLOC_CONF": conf, "PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}

@@ -57,9 +57,7 @@ class Rule:
 
     def warmed(self, warmup: Series, ran_s: float = 0.0) -> bool:
         """Whether warm-up may end: enough full steps, and the last two agree or time is up.
-
-        `ran_s` are seconds of steps in the group's earlier probes.
-        """
+        `ran_s` are seconds of steps in the group's earlier probes."""
         if len(warmup.step_s) < self.warmup_steps or ran_s + warmup.wall_s < self.sustain_s:
             return False
         *_, before, last = warmup.step_s
@@ -82,10 +80,8 @@ class Rule:
         return timed.due and interval(timed.step_s).half_width <= self.half_width
 
     def hopeless(self, needed_step_s: float | None, warmup: Series, timed: Series) -> bool:
-        """Whether steps of at most `needed_step_s`, the incumbent's, are out of reach.
-
-        Never before the end of the warm-up's full steps, which show the memory peak.
-        """
+        """Whether steps of at most `needed_step_s`, the incumbent's, are out of reach. Never
+        before the end of the warm-up's full steps, which show the memory peak."""
         if needed_step_s is None or len(warmup.step_s) < self.warmup_steps:
             return False
         if len(timed.step_s) >= self.timed_steps:
@@ -118,9 +114,7 @@ class Steps:
 
     def __init__(self, rule: Rule, needed_step_s: float | None, ran_s: float = 0.0) -> None:
         """Slower steps than `needed_step_s` cannot beat the incumbent; None without an incumbent.
-
-        `ran_s` are seconds of steps in the group's earlier probes.
-        """
+        `ran_s` are seconds of steps in the group's earlier probes."""
         self._rule = rule
         self._ran_s = ran_s
         self._needed_step_s = needed_step_s

@@ -26,17 +26,13 @@ class Engine(Protocol):
     """Parameters of the whole model, all ranks together."""
 
     def prepare(self, micro_batch: int, micro_steps: int) -> None:
-        """Get ready for another candidate: `micro_steps` of `micro_batch` samples a step.
-
-        Drops gradients and all else that the last probe left behind.
-        """
+        """Get ready for another candidate: `micro_steps` of `micro_batch` samples a step. Drops
+        gradients and all else that the last probe left behind."""
         ...
 
     def forward_backward(self, batch: Batch, *, last: bool) -> Tensor:
-        """One micro-step. Ranks reduce gradients in the `last` one of an optimizer step.
-
-        Returns the detached loss of this micro-batch.
-        """
+        """One micro-step. Ranks reduce gradients in the `last` one of an optimizer step. Returns
+        the detached loss of this micro-batch."""
         ...
 
     def update(self) -> None:

@@ -520,10 +520,8 @@ def _numel(parameter: Any) -> int:
 
 
 def _modules(torch: Any) -> tuple[list[Any], list[Any]]:
-    """All of torch's modules in this process, and the outermost ones.
-
-    It touches every object of the process. Empty if a model refuses the look.
-    """
+    """All of torch's modules in this process, and the outermost ones. It touches every object of
+    the process. Empty if a model refuses the look."""
     kind = torch.nn.Module
     with suppress(Exception):  # memory may be short, too
         # Not isinstance, and no methods of the object: its own `__class__` may have effects.

@@ -224,10 +224,8 @@ class HfModels(FamilyModels):
 
     @contextmanager
     def sharded(self, config: dict[str, Any]) -> Iterator[None]:
-        """A context in which DeepSpeed shards a model while it is made.
-
-        It is transformers' own way: inside `deepspeed.zero.Init` it would draw weights of shards.
-        """
+        """A context in which DeepSpeed shards a model while it is made. It is transformers' own
+        way: inside `deepspeed.zero.Init` it would draw weights of shards."""
         from transformers.integrations.deepspeed import HfDeepSpeedConfig
 
         self._kept.append(HfDeepSpeedConfig(config))  # type: ignore[no-untyped-call]

@@ -154,10 +154,8 @@ class Comparison:
 
     @property
     def optimum(self) -> Schedule | None:
-        """The fastest usable one of the axis; None without any.
-
-        The first half of the rounds chooses it, the second half compares.
-        """
+        """The fastest usable one of the axis; None without any. The first half of the rounds
+        chooses it, the second half compares."""
         fits = self.fastest
         return max(fits, key=lambda each: self._share(each, fits[0], False).median, default=None)
 

@@ -113,10 +113,8 @@ def record(
     rng: random.Random,
     stop: StopFlag,
 ) -> None:
-    """Make the missing measurements of `file`. Raises `StopRequestedError` on a signal.
-
-    `calm` is the share of processor time that other programs may take of a probe.
-    """
+    """Make the missing measurements of `file`. Raises `StopRequestedError` on a signal. `calm` is
+    the share of processor time that other programs may take of a probe."""
     tries: Counter[Candidate] = Counter()
     while file.missing:
         for group in file.next_pass(rng):

@@ -1,1 +1,1 @@
-"""What several tests share."""
+"""Common parts of tests."""

@@ -29,11 +29,11 @@ QUICK_AGENT = [sys.executable, "-P", str(TESTS / "support" / "quick_agent.py")]
 
 
 SLACK_S = 8.0
-"""What a busy machine may add."""
+"""Extra seconds for a busy machine."""
 
 
 class Agents:
-    """One on each host, which has dialled, as a study has them."""
+    """An agent on each host, which has dialled, as in a study."""
 
     def __init__(self, net: Network, program: Sequence[str] = AGENT, **variables: str) -> None:
         self.net = net
@@ -65,7 +65,7 @@ class Agents:
     def pool(
         self, logs: Path, ranks: int = 2, places: int = 1, *, engine: str = "auto", **how: Any
     ) -> Pool:
-        """Groups of so many ranks, of which a node takes `places`."""
+        """Groups of so many ranks; a node takes `places` of them."""
         seating = Seating([(node, places) for node in self.nodes], ranks)
         workload = defaults.workload(
             engine=engine, world_size=ranks, nodes=seating.nodes,

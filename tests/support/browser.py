@@ -40,7 +40,7 @@ class Browser:
         return self.driver.execute_script(script, *given)
 
     def wait(self, for_what: Callable[[], Any]) -> Any:
-        """What `for_what` returns, once it is something."""
+        """The first true value that `for_what` returns."""
         deadline = time.monotonic() + PATIENCE_S
         while not (found := for_what()):
             assert time.monotonic() < deadline
@@ -51,7 +51,7 @@ class Browser:
         return self.driver.find_element("css selector", selector)
 
     def texts(self, selector: str) -> list[str]:
-        """Of all that is shown and is meant."""
+        """Texts of shown elements that match `selector`."""
         script = (
             "return [...document.querySelectorAll(arguments[0])]"
             ".filter(e => e.checkVisibility()).map(e => e.textContent.trim())"
@@ -61,7 +61,7 @@ class Browser:
 
     @property
     def errors(self) -> list[str]:
-        """What the console has said that is an error."""
+        """Errors on the browser's console."""
         return [
             entry["message"] for entry in self.driver.get_log("browser")
             if entry["level"] == "SEVERE"
@@ -69,7 +69,7 @@ class Browser:
 
     @property
     def requests(self) -> list[str]:
-        """Addresses that pages asked for since this was last looked at; not the browser's own."""
+        """Addresses that pages requested since the last call, without the browser's own."""
         messages = [
             json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
         ]

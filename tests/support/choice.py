@@ -1,4 +1,4 @@
-"""Which cases `scripts/test` runs, and which `scripts/test --all` alone."""
+"""Cases of `scripts/test`, and those that only `scripts/test --all` runs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a rank is asked for, where a test cares about a part of it."""
+"""Default requests to a rank; tests change a part of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIVE_STEPS = replace(
     RULE, warmup_steps=2, warmup_tolerance=1e9, warmup_limit_s=0.0, timed_steps=3, half_width=1e9,
     timed_limit_s=0.0,
 )  # fmt: skip
-"""Two to warm up and three that are timed, whatever they take."""
+"""Two warm-up steps and three timed ones, however long they take."""
 _JOB = Job(
     candidate=SMALL, grad_accum=1, micro_steps=1, rule=RULE, needed_step_s=None, fresh=False
 )

@@ -20,7 +20,7 @@ SECRET = "s3cr3t-of-one-study"
 
 @dataclass(frozen=True)
 class Cluster:
-    """Hosts that an engine has."""
+    """Hosts of an engine."""
 
     engine: str
     hosts: tuple[Host, ...]
@@ -30,12 +30,12 @@ class Cluster:
 
 @dataclass
 class Dialed:
-    """Agents that a launcher started, each by the line that it said."""
+    """Agents that a launcher started, each by its line."""
 
     launcher: Launcher
     logs: Path
     told: list[str] = field(default_factory=list)
-    """What the launcher said of its start."""
+    """Lines of the launcher about its start."""
     _open: list[socket.socket] = field(default_factory=list)
 
     def start(

@@ -1,4 +1,4 @@
-"""The commands of autotune that stand in a document."""
+"""The commands of autotune in a document."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAGES = ROOT / "docs" / "pages"
 
 
 def commands(page: Path) -> list[str]:
-    """Those of its blocks without a language, and of the cells of its tables, as they stand."""
+    """The commands in its blocks without a language, and in cells of its tables."""
     text = page.read_text(encoding="utf-8")
     fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     blocks = "\n".join(block for language, block in fenced if not language)

@@ -1,4 +1,4 @@
-"""A real rank that misbehaves once, as the variable FAULT says: `<what>@<phase>:<rank>`.
+"""A real rank that misbehaves once, by the variable FAULT: `<what>@<phase>:<rank>`.
 
 Runs the product's own worker; only the moment of the fault is put into it. `what` is one of the
 functions below, `phase` one of import, build, warmup or timed. With an engine's name as its
@@ -115,7 +115,7 @@ FAULTS: dict[str, Callable[[], None]] = {
 
 
 class FaultyRank(rank_main.Rank):
-    """Does what it is asked, right after it has announced the phase."""
+    """Carries the fault out right after it announced the phase."""
 
     def __init__(self, link: Any, number: int) -> None:
         super().__init__(link, number)

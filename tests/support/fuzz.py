@@ -1,7 +1,7 @@
-"""Wrong input for every parser: it is taken, or refused in one line; there is nothing else.
+"""Wrong input for every parser, which must accept it or refuse it in one line.
 
-`PARSERS` has for each parser what to try: a function that takes hypothesis' `data`, and raises
-only where the parser did what it may not.
+`PARSERS` has a function for each parser. It takes hypothesis' `data`, and raises if the parser did
+anything else.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _LINE = st.lists(
 
 
 def refused_in_one_line(parse: Callable[[], object], *errors: type[Exception]) -> str:
-    """What `parse` refuses its input with; empty where it takes it. Raises anything else."""
+    """The refusal of `parse`; empty if it accepts its input. Raises all other errors."""
     try:
         parse()
     except errors as error:

@@ -1,7 +1,7 @@
-"""Studies in processes of their own that bad things are done to, and what they leave behind.
+"""Studies in processes of their own, which tests disturb; and their leftovers.
 
-Everything a study starts inherits a mark in its environment, so that nothing of it can hide. Its
-home and its folder for temporary files are its own, and are empty when it begins.
+All processes of a study inherit a mark in their environment, so none can hide. Its home and its
+temporary folder are its own, and empty at its start.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ QUICK = str(TESTS / "support" / "quick_study.py")
 MARK = "AUTOTUNE_TEST_MARK"
 SHARED_MEMORY = Path("/dev/shm")
 GONE_S = 10.0
-"""Within which all processes of a study that was killed have to be gone."""
+"""Seconds in which all processes of a killed study have to be gone."""
 
 WATCH_S = 0.02
-"""How often it is looked who makes shared memory while a study runs."""
+"""Seconds between looks at shared memory while a study runs."""
 
 Trials = list[tuple[str, ...]]
 
@@ -117,7 +117,7 @@ class HostileStudy:
         return [pid for pid in _pids() if self._is_ours(pid)]
 
     def residue(self, *, within_s: float = GONE_S) -> list[str]:
-        """What is left beside the study's folder once its process has ended."""
+        """Leftovers beside the study's folder after its process ended."""
         deadline = time.monotonic() + within_s
         while self.processes() and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -199,7 +199,7 @@ class HostileStudy:
 
 
 class SqliteStudy(HostileStudy):
-    """Whose trials are in a database beside its folder."""
+    """A study with its trials in a database beside its folder."""
 
     def begin(self, *arguments: str, **how: Any) -> subprocess.Popen[str]:
         return super().begin("--storage", f"sqlite:///{self.folder}/a.db", *arguments, **how)
@@ -242,12 +242,12 @@ def _held(pid: int) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What came of a study that was killed and resumed."""
+    """The result of a study that was killed and resumed."""
 
     when: str
-    """Where it was when it was killed."""
+    """The moment of the kill, in words."""
     told: int
-    """Trials that had been told by then."""
+    """Number of trials that were told before."""
     lost: int
     twice: int
     torn_best: bool
@@ -294,7 +294,7 @@ def limited(size: int) -> Callable[[], None]:
 
 
 def _gone_on_with(study: HostileStudy, whole: Trials) -> Findings:
-    """What is there of `study`, which has ended, and what comes of it once it is resumed."""
+    """The state of the ended `study`, and its result after it is resumed."""
     residue = study.residue()
     told = study.told()
     try:
@@ -322,7 +322,7 @@ def _gone_on_with(study: HostileStudy, whole: Trials) -> Findings:
 
 
 def _place(study: HostileStudy, told: int) -> str:
-    """In words where the study in the folder stopped."""
+    """The place at which the study in the folder stopped, in words."""
     journal = study.out / "optuna.log"
     text = journal.read_text(errors="replace") if journal.exists() else ""
     if not text:

@@ -42,7 +42,7 @@ class Samples(Dataset[dict[str, Tensor]]):
 
 
 class InWorker(Samples):
-    """What a worker does in its first sample."""
+    """A fault of a worker in its first sample."""
 
     def __init__(self, act: str) -> None:
         super().__init__()

@@ -94,7 +94,7 @@ def torchrun(ranks: int, local_rank: int, *, node: int = 0) -> str:
 
 
 def told(tmp_path: Path, *logs: str) -> dict[str, Any]:
-    """What is said of `logs`, as JSON."""
+    """The diagnosis of `logs`, as JSON."""
     paths = []
     for number, text in enumerate(logs):
         paths.append(str(tmp_path / f"rank{number}.log"))

@@ -30,15 +30,15 @@ class Host:
     """One of them."""
 
     name: str
-    """What its processes are told that it is called."""
+    """Its name for its processes."""
     address: str
     _space: str
     """Of its namespace, and of its port on the bridge."""
     _names: Path
-    """What it has in the place of /etc/hosts."""
+    """Its own /etc/hosts."""
 
     def command(self, *command: str) -> list[str]:
-        """What runs `command` on this host. It is one process: what is started leads it."""
+        """A command that runs `command` on this host, as one process."""
         # `ip netns exec` would hide /sys from it.
         spaces = ["unshare", "--uts", "--mount", "--propagation=slave"]
         return ["nsenter", f"--net=/run/netns/{self._space}", *spaces,
@@ -51,7 +51,7 @@ class Host:
         return {pid: line for pid, line in found.items() if line}
 
     def cut(self) -> None:
-        """From now on nothing goes from or to this host, and nobody is told."""
+        """Silently drop all traffic from and to this host from now on."""
         _ip(f"link set {self._space} down")
 
     def heal(self) -> None:
@@ -107,8 +107,8 @@ def command_line(pid: int) -> str:
 
 
 def free_port() -> int:
-    """One of this machine that nobody listens at, and that no connection is given (Linux gives
-    those from 32768 on): it is still free when a program comes to listen at it."""
+    """A free port of this machine. It stays free until a program listens there: Linux gives ports
+    from 32768 on to connections."""
     for port in random.SystemRandom().sample(range(20000, 32768), 100):
         with socket.socket() as asked, contextlib.suppress(OSError):
             asked.bind(("", port))

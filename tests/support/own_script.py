@@ -1,4 +1,4 @@
-"""A training script as a user would write it: nothing in it knows of autotune, but `--say`.
+"""A training script as a user would write it: only `--say` knows of autotune.
 
 `own_script.py HOW --batch N --len N --accum N`: trains a tiny model until it is ended, or for
 `--steps`, with what HOW names. Every 20 steps it prints its own figure, "tokens/s 123.4".
@@ -241,7 +241,7 @@ def sleeps(asked: argparse.Namespace) -> None:
 
 
 def odd(asked: argparse.Namespace) -> None:
-    """What no study should stumble over."""
+    """Oddities that must not disturb a study."""
     if asked.odd == "forward":
         net()(torch.zeros(1, 8, dtype=torch.long))
     elif asked.odd == "raises":

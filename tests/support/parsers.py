@@ -54,7 +54,7 @@ def _read(tool: str, folder: Path) -> dict[str, Any]:
 
 
 def axolotl() -> Parser:
-    """Its models ignore what they do not know, and map old names with a warning: both are told."""
+    """Its models ignore unknown names, and map old names with a warning: both are reported."""
     config = importlib.import_module("axolotl.utils.schemas.config")
     machine = {
         "capabilities": {"bf16": True, "n_gpu": 2, "compute_capability": "sm_90"},
@@ -321,8 +321,8 @@ def _yaml(path: Path) -> dict[str, Any]:
 
 
 def _without(*names: str) -> None:
-    """Put up with missing modules that draw, or compute on a GPU: what reads a configuration only
-    imports them."""
+    """Replace missing modules that draw, or compute on a GPU: readers of configurations only
+    import them."""
     # torch looks for some of them, too, and must have found nothing by then.
     for name in (
         "torch._dynamo",

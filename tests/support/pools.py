@@ -1,4 +1,4 @@
-"""Worker groups without a study: a pool, and what it said on the way."""
+"""Worker groups without a study: a pool, and its notes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RULE = defaults.rule(warmup_tolerance=0.5, warmup_limit_s=0.1, timed_limit_s=0.1
 
 
 class Cpu:
-    """The CPU, without what the machine's own limits would add."""
+    """The CPU, without the machine's own limits."""
 
     kind = "cpu"
     infos = (
@@ -105,10 +105,7 @@ def kept() -> Kept:
 
 
 class Started:
-    """A pool, and what it said on the way.
-
-    Its ranks are forked, unless a test has put others in their place.
-    """
+    """A pool, and its notes. Its ranks are forked, unless a test replaced them."""
 
     def __init__(
         self,
@@ -147,7 +144,7 @@ class Started:
 
 
 Make = Callable[..., Started]
-"""What the fixture `start` is."""
+"""The type of the fixture `start`."""
 
 
 def ranks() -> list[psutil.Process]:

@@ -1,4 +1,4 @@
-"""Where things are, and the ranks that stand in for the product's own."""
+"""Places of files, and ranks that replace the product's own."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import psutil
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
 MEASURED_AGAIN = (None, "its measurements differ")
-"""Why a result with finals is not confirmed: on a busy machine they may differ."""
+"""Possible values of `unconfirmed` after finals: on a busy machine they may differ."""
 SCRIPTS = ROOT / "scripts"
 QUICK_RANK = [sys.executable, "-P", str(TESTS / "support" / "quick_rank.py")]
 FAULTY_RANK = [sys.executable, "-P", str(TESTS / "support" / "faulty_rank.py")]
 
 
 def ranks_of(pid: int) -> list[psutil.Process]:
-    """What writes to a rank's log below `pid`: neither the helper that traces, nor e.g. uname."""
+    """Processes below `pid` that write to a rank's log: no helpers, nor e.g. uname."""
     try:
         children = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:

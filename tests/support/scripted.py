@@ -1,4 +1,4 @@
-"""A runner that answers from a formula, and a reporter that keeps what it is told."""
+"""A runner that answers from a formula, and a reporter that keeps all events."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Listener(Reporter):
     records: list[Record] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     untils_s: dict[str, list[float]] = field(default_factory=dict)
-    """When the part of the budget ends that each probe is for, by its purpose."""
+    """By purpose, the end of the budget's part for each probe."""
 
     def probing(self, purpose: str, candidate: Candidate, until_s: float, slot: int = 0) -> None:
         self.untils_s.setdefault(purpose, []).append(until_s)

@@ -1,4 +1,4 @@
-"""Folders of studies to show: a real one, and what may be wrong with one."""
+"""Folders of studies to show: a real one, and possible damages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.programs import ROOT
 SAMPLE = ROOT / "results" / "samples" / "cpu-2-cores"
 """A study of a CPU, without its journal and logs."""
 HOSTILE = """</script><img src=x onerror="alert('x')">{{7*7}}&<!--"""
-"""What would run, or be markup, where it is not escaped."""
+"""A text that would run, or be markup, without escaping."""
 Row = dict[str, str]
 
 
@@ -46,7 +46,7 @@ def change_json(path: Path, **fields: Any) -> None:
 
 
 def failed(row: Row, verdict: str, **more: str) -> Row:
-    """What `row` would be, had its trial ended so."""
+    """`row` with another end of its trial."""
     measured = {name: "" for name in row if name.startswith(("tokens_per", "model_", "step_s",
                 "samples", "peak_"))}  # fmt: skip
     return row | measured | {"verdict": verdict, **more}

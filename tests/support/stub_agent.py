@@ -1,6 +1,6 @@
-"""What `autotune.agent` is to launchers: it dials, says who it is, and leaves with the connection.
+"""An agent for launchers: it dials, says who it is, and leaves with the connection.
 
-Told so by its key, it leaves at once, with a last line and exit code 3.
+A special key makes it leave at once, with a last line and exit code 3.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def saturating(job: Job, mib_a_token: int = 1) -> Result:
 
 
 class Killed(BaseException):
-    """What a power failure does to the process, as far as it can be done in one."""
+    """Stands for a power failure within a process."""
 
 
 def killing(after: int, answer: Answer = saturating) -> Answer:
@@ -129,5 +129,5 @@ class Run:
 
     @property
     def ended(self) -> list[tuple[str, Candidate, Verdict]]:
-        """What came of everything, in an order of its own."""
+        """All ends, in a fixed order."""
         return sorted((r.purpose, r.candidate, r.outcome.verdict) for r in self.records)

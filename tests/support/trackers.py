@@ -1,4 +1,4 @@
-"""What trackers' files hold, read by what these trackers bring for it."""
+"""The content of trackers' files, read by the trackers' own code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that run with the hook, without a launcher: what their processes say."""
+"""Programs that run with the hook, without a launcher; and their messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMIT_S = 120.0
 
 @dataclass
 class Told:
-    """What one process said, from its first word to its last."""
+    """All messages of one process."""
 
     messages: list[Message] = field(default_factory=list)
 

@@ -114,10 +114,8 @@ NOTHING = Amounts()
 
 
 def parse(text: str) -> int | None:
-    """Bytes of "1.25 GiB" and the like; None for impossible sizes.
-
-    Allocators write GB and GiB for 2^30 bytes alike.
-    """
+    """Bytes of "1.25 GiB" and the like; None for impossible sizes. Allocators write GB and GiB for
+    2^30 bytes alike."""
     match = re.fullmatch(r"\s*(\d[\d,]*\.?\d*|\.\d+)\s*([A-Za-z]*)\s*", text)
     if match is None:
         return None

@@ -141,10 +141,8 @@ class Context:
         return next((name for name in FRAMEWORKS if name in self.seen), None)
 
     def last(self, *names: str, written: bool = False) -> FlagSetting | None:
-        """The last setting before the failure; `written` asks for a flag, not for a sentence.
-
-        The clearest of several names of one setting counts.
-        """
+        """The last setting before the failure; `written` asks for a flag, not for a sentence. The
+        clearest of several names of one setting counts."""
         rows = [row for name in names for row in reversed(self.said.get(name, ()))]
         rows = [row for row in rows if row[2].form] if written else rows
         log, line = self.until or ("", 0)
@@ -193,10 +191,8 @@ class Context:
 
     @property
     def allocator(self) -> tuple[str, str]:
-        """The variable that torch's allocator reads, and its value; empty if none is set.
-
-        If both are set, torch takes the name without a backend (since 2.9).
-        """
+        """The variable that torch's allocator reads, and its value; empty if none is set. If both
+        are set, torch takes the name without a backend (since 2.9)."""
         names = sorted((name for name in self.said if name.endswith("ALLOC_CONF")), key=len)
         return next(((name, v) for name in names if (v := self._text(name))), ("", ""))
 

@@ -140,9 +140,7 @@ def event_of(hit: Hit, log: str) -> Event | None:
 
 def _lines(hit: Hit, said: LogLine) -> Iterator[tuple[LogLine, int | None]]:
     """`said`, alone and joined with the line before or after it, if a terminal may have broken it.
-
-    A joined line comes with the position of its joint, which a message has to cross.
-    """
+    A joined line comes with the position of its joint, which a message has to cross."""
     above, below = "".join(hit.before(2**12)[-1:]), "".join(hit.after(2**12)[:1])
     first, second = take_apart(above), take_apart(below)
     ours = said.rank in (None, first.rank)
@@ -186,10 +184,8 @@ def _event_in(said: LogLine, joint: int | None, hit: Hit, log: str) -> Event | N
 
 
 def _is_torn(wording: Wording, match: re.Match[str], text: str, joint: int) -> bool:
-    """Whether a message crosses the joint, and is not complete before it.
-
-    An exception's message begins before the joint.
-    """
+    """Whether a message crosses the joint, and is not complete before it. An exception's message
+    begins before the joint."""
     first = text[:joint]
     whole = ran_out(first) if wording in SPEAKERS else wording.match(first)
     crosses = match.start() < joint or (wording.kind.ran_out and _RAISES.match(first))

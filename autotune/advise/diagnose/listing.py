@@ -1,6 +1,5 @@
 """Listings of a machine in a log: of nvidia-smi, rocm-smi, gpustat, nvitop, nvtop, htop, top,
-free, df and the like. The last of several listings counts.
-"""
+free, df and the like. The last of several listings counts."""
 
 from __future__ import annotations
 

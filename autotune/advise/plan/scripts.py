@@ -66,10 +66,8 @@ Weigh = Callable[[Candidate], Outcome]
 
 
 def largest(candidates: Sequence[Candidate], limit_bytes: int, weigh: Weigh) -> Border:
-    """The largest micro_batch of `candidates` that fits. They differ only in it.
-
-    Peaks grow with it. Two known peaks give a guess of the limit, and its neighbours are weighed.
-    """
+    """The largest micro_batch of `candidates` that fits. They differ only in it. Peaks grow with
+    it. Two known peaks give a guess of the limit, and its neighbours are weighed."""
     by_batch = {each.micro_batch: each for each in candidates}
     values, known = sorted(by_batch), dict[int, Outcome]()
     while (value := _next(values, known, limit_bytes)) is not None:

@@ -116,10 +116,8 @@ class Slurm(Launcher):
         return [step for step, *name in steps if name == [self._step]]
 
     def _gpus(self) -> list[str]:
-        """The flag that gives each agent all GPUs of the job on its node.
-
-        Without it, jobs with --gpus-per-task, --gpus or --exclusive give a task fewer, or none.
-        """
+        """The flag that gives each agent all GPUs of the job on its node. Without it, jobs with
+        --gpus-per-task, --gpus or --exclusive give a task fewer, or none."""
         least = min(self._job.gpus(), default=0)
         return [f"--gpus-per-node={least}"] if least else []
 

@@ -350,11 +350,8 @@ def phase_deadlines(budget_s: float) -> dict[Phase, float]:
 
 
 def merge(told: list[list[Report]]) -> Report:
-    """One report for the ranks of all hosts.
-
-    It has the largest peaks and the sum of energy. Host memory is that of the fullest host,
-    conditions are those of the most disturbed one.
-    """
+    """One report for the ranks of all hosts. It has the largest peaks and the sum of energy. Host
+    memory is that of the fullest host, conditions are those of the most disturbed one."""
     hosts = [_of_host(reports) for reports in told]
     return replace(
         hosts[0],

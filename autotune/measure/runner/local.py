@@ -179,10 +179,8 @@ _LAUNCHERS = ("SLURM", "SRUN_", "PMI_", "PMIX_", "PMI2_", "OMPI_", "TORCHELASTIC
 
 
 def _paths() -> dict[str, str]:
-    """Paths to a rank's programs and modules.
-
-    PATH includes ninja, which compiles DeepSpeed's ops, even if the environment is not activated.
-    """
+    """Paths to a rank's programs and modules. PATH includes ninja, which compiles DeepSpeed's ops,
+    even if the environment is not activated."""
     programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     return {"PATH": programs} | module_path()
 

@@ -246,10 +246,8 @@ class Ranks:
                 yield self._unpacked(largest[0], largest[1] if len(largest) > 1 else 0)
 
     def _unpacked(self, samples: int, length: int) -> tuple[int, int]:
-        """The requested shape, if a batch has its numbers in another layout.
-
-        It may be in one row, have samples in columns, or labels without rows.
-        """
+        """The requested shape, if a batch has its numbers in another layout. It may be in one row,
+        have samples in columns, or labels without rows."""
         asked = self._candidate
         if "micro_batch" in self._told and (samples, length) == (1, asked.micro_batch):
             return asked.micro_batch, 0  # a state of a recurrent layer

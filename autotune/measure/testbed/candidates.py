@@ -202,10 +202,8 @@ def _dividing(
 
 
 def _undivided(points: Sequence[Candidate], workload: Workload) -> str:
-    """Micro-batches of `points` that do not divide the global batch of a replica.
-
-    Only for points with the same number of replicas.
-    """
+    """Micro-batches of `points` that do not divide the global batch of a replica. Only for points
+    with the same number of replicas."""
     lost = {(c.seq_len, c.micro_batch) for c in points if workload.grad_accum(c) is None}
     lengths: dict[tuple[int, ...], list[int]] = {}
     for each in sorted({c.seq_len for c in points}):

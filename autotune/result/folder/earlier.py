@@ -55,10 +55,8 @@ def learn(now: Manifest, asked: str | None, by_default: bool) -> Manifest:
 
 
 def context_bytes(out: Path, asked: str | None) -> dict[str, int]:
-    """Bytes of a process on a GPU beside torch's memory, by the name of the GPU.
-
-    They are from the newest one-rank study that `learn` would find for a study in `out`.
-    """
+    """Bytes of a process on a GPU beside torch's memory, by the name of the GPU. They are from the
+    newest one-rank study that `learn` would find for a study in `out`."""
     place = _place(out, asked)
     found: dict[str, int] = {}
     for folder in newest_first(place) if place is not None else ():

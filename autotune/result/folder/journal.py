@@ -259,11 +259,8 @@ class Journal:
         self._set(trial, "excused", True)
 
     def tell(self, trial: Trial, record: Record) -> None:
-        """Record a search trial: its outcome, its constraints, its state.
-
-        Intermediate values are step times. All attributes but the outcome are for tables that
-        people read.
-        """
+        """Record a search trial: its outcome, its constraints, its state. Intermediate values are
+        step times. All attributes but the outcome are for tables that people read."""
         outcome = record.outcome
         state, value = _told_as(outcome, self._objective)
         steps_s = outcome.measurement.step_times if outcome.measurement is not None else {}
@@ -349,10 +346,8 @@ class Journal:
             self._table.append(records)
 
     def _write(self, change: Callable[[], T]) -> T:
-        """Make a change in one transaction; repeat it if the storage did not answer.
-
-        Raises OSError.
-        """
+        """Make a change in one transaction; repeat it if the storage did not answer. Raises
+        OSError."""
         for tries in count():
             self._again = tries > 0
             lost = list(self.lost)
@@ -482,11 +477,8 @@ def records_in(folder: Folder) -> list[Record]:
 
 
 def past_in(folder: Folder) -> Past:
-    """The past of the study in `folder`. Nothing is written there.
-
-    Raises UsageError without a study, OSError without its trials, and any error that Optuna raises
-    for a damaged storage.
-    """
+    """The past of the study in `folder`. Nothing is written there. Raises UsageError without a
+    study, OSError without its trials, and any error that Optuna raises for a damaged storage."""
     found = manifest.read(folder.path)
     return past_of(storage_of(folder, found).read(), found.part)
 

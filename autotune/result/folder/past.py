@@ -73,10 +73,8 @@ class News:
 
 
 def past_of(optuna_study: optuna.Study, part: str = "") -> Past:
-    """Read a study back, for the folder of its `part`, without running trials.
-
-    Raises all kinds of errors if its storage is damaged.
-    """
+    """Read a study back, for the folder of its `part`, without running trials. Raises all kinds of
+    errors if its storage is damaged."""
     seen = optuna_study.user_attrs
     trials = optuna_study.get_trials(deepcopy=False)
     records = list(told(trials, seen, part))
@@ -121,9 +119,7 @@ def told(
     trials: list[FrozenTrial], seen: Mapping[str, Any], part: str, known: Known = frozenset()
 ) -> Iterator[Record]:
     """Records that are not `known`, of `trials` and of finals in the study's attributes `seen`.
-
-    The name of a log has its process in front, unless that is of this `part`.
-    """
+    The name of a log has its process in front, unless that is of this `part`."""
     for trial in trials:
         if "outcome" in trial.user_attrs and ("search", trial.number) not in known:
             candidate = candidate_of(trial.params)

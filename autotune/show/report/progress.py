@@ -27,10 +27,8 @@ candidate."""
 
 
 class StudyProgress:
-    """The present and earlier phases of a study's probes.
-
-    Another thread may ask for the `text`: attributes are replaced whole, never changed in place.
-    """
+    """The present and earlier phases of a study's probes. Another thread may ask for the `text`:
+    attributes are replaced whole, never changed in place."""
 
     def __init__(self, clock: Callable[[], float], *, of_script: bool = False) -> None:
         self._clock = clock
@@ -83,9 +81,7 @@ class StudyProgress:
         return f"{doing}, {for_s} s{' of about' if for_s <= about_s else ', usually'} {about_s} s"
 
     def _about_s(self, phase: Phase) -> int:
-        """Seconds of `phase` in earlier starts; 0 if unknown.
-
-        The first start of an engine imports its library, later ones do not.
-        """
+        """Seconds of `phase` in earlier starts; 0 if unknown. The first start of an engine imports
+        its library, later ones do not."""
         took_s = self._took_s.get((self._engine, phase), [])
         return round(statistics.median(took_s[1:] or took_s or [0.0]))

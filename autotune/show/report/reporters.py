@@ -24,10 +24,8 @@ def reporter_for(
     clock: Callable[[], float] = time.monotonic,
     objective: Objective = "flops",
 ) -> Reporter:
-    """The reporter that suits `stream`. `clock` gives the seconds of the study so far.
-
-    It raises nothing if it cannot print: the study goes on.
-    """
+    """The reporter that suits `stream`. `clock` gives the seconds of the study so far. It raises
+    nothing if it cannot print: the study goes on."""
     if Console().is_jupyter:
         return NotebookReporter(console_for(stream, _NOTEBOOK_WIDTH), clock, objective)
     on_terminal = stream.isatty()

@@ -16,10 +16,8 @@ BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8 bit": 1.0 + 4.0 / 256}
 
 @dataclass(frozen=True, kw_only=True)
 class StateBytes:
-    """Bytes of model state per rank, without buffers and activations.
-
-    On the CPU host and device are the same memory: add them.
-    """
+    """Bytes of model state per rank, without buffers and activations. On the CPU host and device
+    are the same memory: add them."""
 
     weights: float
     gradients: float

@@ -10,10 +10,8 @@ from autotune.space.workload import Workload
 
 
 class Fsdp(EngineFacts):
-    """fp32 weights in every dtype, cast for products, unless the user asks for bf16 ones.
-
-    Stage 3 frees gathered parameters after the forward pass, stage 2 keeps them.
-    """
+    """fp32 weights in every dtype, cast for products, unless the user asks for bf16 ones. Stage 3
+    frees gathered parameters after the forward pass, stage 2 keeps them."""
 
     name = "fsdp"
     stages = (2, 3)

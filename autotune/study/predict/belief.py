@@ -85,10 +85,8 @@ class _Seen:
 
 
 class _Whitened:
-    """Observations under one variant, whitened: uncorrelated, with unit variance.
-
-    Another observation adds a row; the earlier rows stay.
-    """
+    """Observations under one variant, whitened: uncorrelated, with unit variance. Another
+    observation adds a row; the earlier rows stay."""
 
     def __init__(self, variant: Variant, mean: Array, variance: Array) -> None:
         self.variant = variant

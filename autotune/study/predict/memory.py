@@ -100,11 +100,8 @@ class PeakParts:
     """Held by its head, which checkpointing does not shrink."""
 
     def traced(self, over: Array, more_base: float) -> PeakParts:
-        """These parts, corrected by a trace.
-
-        `over` are the traced bytes at the peak beside the state; NaN where nothing was traced.
-        `more_base` is added to the base.
-        """
+        """These parts, corrected by a trace. `over` are the traced bytes at the peak beside the
+        state; NaN where nothing was traced. `more_base` is added to the base."""
         more = np.where(np.isnan(over), 1.0, over / (self.blocks + self.head))
         return replace(
             self, base=self.base + more_base, blocks=more * self.blocks, head=more * self.head
@@ -313,10 +310,8 @@ def before_gradients(
 
 
 def _at_peak(workload: Workload, candidate: Candidate, kept: float) -> float:
-    """Peak bytes beside weights and optimizer state on a GPU, if activations take `kept`.
-
-    It is at the end of the forward pass, or while the optimizer steps.
-    """
+    """Peak bytes beside weights and optimizer state on a GPU, if activations take `kept`. It is at
+    the end of the forward pass, or while the optimizer steps."""
     engine = engine_of(workload, candidate)
     passing = engine.passing_bytes(workload, candidate, "cuda")
     updating = engine.updating_bytes(workload, candidate)

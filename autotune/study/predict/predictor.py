@@ -151,10 +151,8 @@ class Predictor:
         return float(sum(1 - chance[self._place[candidate]] for candidate in candidates))
 
     def draws(self, candidates: Sequence[Candidate], count: int) -> Array:
-        """`count` draws of the log costs of `candidates`' steps, by [draw][candidate].
-
-        The same observations give the same draws.
-        """
+        """`count` draws of the log costs of `candidates`' steps, by [draw][candidate]. The same
+        observations give the same draws."""
         mean, covariance = self._cost.joint([self._place[each] for each in candidates])
         rng = np.random.default_rng(0)
         return rng.multivariate_normal(mean, covariance, count, check_valid="ignore")
@@ -178,10 +176,8 @@ class Predictor:
 
 
 def _fewer_replicas(workload: Workload, candidate: Candidate, ran: Ran | None) -> float:
-    """Factor from the step that `ran` to one with all samples that were asked for.
-
-    More ranks of a script may share samples than was known. A global batch is reached anyway.
-    """
+    """Factor from the step that `ran` to one with all samples that were asked for. More ranks of a
+    script may share samples than was known. A global batch is reached anyway."""
     if ran is None or ran.data_parallel is None or workload.global_batch is not None:
         return 1.0
     return workload.replicas(candidate) / ran.data_parallel

@@ -53,10 +53,8 @@ class OpenCandidates:
         return bool((self._open & (self._build_of == self._builds[build])).any())
 
     def places(self, build: Build | None = None) -> Codes:
-        """Indices in the space of the candidates that may be proposed now.
-
-        Only those of `build`, while one of them is open. Never empty while a candidate is open.
-        """
+        """Indices in the space of the candidates that may be proposed now. Only those of `build`,
+        while one of them is open. Never empty while a candidate is open."""
         if build is not None and self.has(build):
             return np.flatnonzero(self._open & (self._build_of == self._builds[build]))
         others = self._open & ~self._avoided

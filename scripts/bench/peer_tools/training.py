@@ -26,10 +26,8 @@ BASE_BYTES = status_bytes("VmRSS")
 
 
 def limit(task: Task) -> None:
-    """Leave this process the room of a rank.
-
-    On a GPU a tool's own libraries would take no device memory, so they do not count here, either.
-    """
+    """Leave this process the room of a rank. On a GPU a tool's own libraries would take no device
+    memory, so they do not count here, either."""
     task.count("launch")
     libraries_bytes = max(0, status_bytes("VmRSS") - BASE_BYTES)
     CpuMeter().limit(task.capacity_bytes + libraries_bytes)

@@ -28,10 +28,8 @@ Ladder = Sequence[Candidate]
 
 
 def accelerate(ladder: Ladder) -> Walk:
-    """`find_executable_batch_size`: from the largest down by a tenth, until one fits.
-
-    Source: accelerate/utils/memory.py, version 1.15.
-    """
+    """`find_executable_batch_size`: from the largest down by a tenth, until one fits. Source:
+    accelerate/utils/memory.py, version 1.15."""
     batch = ladder[-1].micro_batch
     while fits := [c for c in ladder if c.micro_batch <= batch]:
         if (yield fits[-1]) is not None:
@@ -99,10 +97,8 @@ def deepspeed(stages: Sequence[Ladder]) -> Walk:
 def _highest(
     ladder: Ladder, low: int, seen: dict[int, float | None]
 ) -> Generator[Candidate, float | None, int]:
-    """The place of the largest that fits or is still worth it, if that at `low` fits.
-
-    Measured values are added to `seen`.
-    """
+    """The place of the largest that fits or is still worth it, if that at `low` fits. Measured
+    values are added to `seen`."""
     high = len(ladder) - 1
     if high not in seen:
         seen[high] = yield ladder[high]

@@ -3,8 +3,8 @@
 #include <time.h>
 
 static const double LAUNCH = 6000;  // of the host, for one kernel or copy
-// Times as slow is a server's host as this one, at its own work: Python's, and an optimizer's on
-// offloaded state. Two that were measured: 1.4 and 2.5 (results/real.md).
+// A server's host is slower than this one by this factor, at Python's work and at an optimizer's on
+// offloaded state. Two were measured: 1.4 and 2.5 (results/real.md).
 static const double HOST = 1.5;
 
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
@@ -27,7 +27,7 @@ struct stream *new_stream(unsigned flags, int priority) {
 
 static double later(double a, double b) { return a > b ? a : b; }
 
-// The host computed on its own, since it last asked for anything.
+// The host computed on its own since its last call.
 static double host_worked(void) {
   static __thread double before;
   struct timespec used;

@@ -1,8 +1,8 @@
-// The time of the cards: when each stream is through with what it was given, in nanoseconds.
+// The time of the cards: when each stream finishes its work, in nanoseconds.
 //
 // Work of a stream begins when the host has started it and the stream's earlier work is done. The
-// host's own time runs with what it starts and what it waits for. Work of two streams overlaps as
-// if each had the card for itself.
+// host's own time runs with its calls and waits. Work of two streams overlaps as if each had the
+// card for itself.
 #ifndef CLOCK_H
 #define CLOCK_H
 #include "state.h"
@@ -10,16 +10,16 @@
 struct graph {
   unsigned long long id;
   size_t nodes;
-  double ns;  // of all of it, from its first work's start
+  double ns;  // its duration, from its first work's start
   struct stream *first;
 };
 
 struct stream {
   int unit, priority, blocking;  // blocking: waits for the legacy default stream, and it for this
   double ready;
-  struct graph *graph;  // into which its work is captured; NULL if it runs
-  double captured;      // when it is through with what is captured, from the graph's start
-  struct stream *next;  // of those that are captured into the same graph
+  struct graph *graph;  // captures its work; NULL if it runs
+  double captured;      // end of captured work, from the graph's start
+  struct stream *next;  // among those in the same graph
 };
 
 PUBLIC struct stream *stream_of(void *handle);  // of CUDA's default streams, too
@@ -27,19 +27,19 @@ PUBLIC struct stream *new_stream(unsigned flags, int priority);
 
 // Work that takes the card `ns`. `name` is for the file in AUTOTUNE_EMULATED_TRACE.
 PUBLIC void enqueue(void *stream, double ns, const char *name);
-// An event's time: all earlier work is done. Of a captured stream, in its graph, which `graph` gets.
+// An event's time: all earlier work is done. For a captured stream, in its graph, set in `graph`.
 PUBLIC double stamp(void *stream, struct graph **graph);
 PUBLIC void follow(void *stream, double until, struct graph *graph);  // later work waits
 // Work of this stream, and of those that wait for it, is captured from now on.
 PUBLIC void capture(void *stream);
-PUBLIC struct graph *end_capture(void *stream);  // NULL where the stream did not begin it
+PUBLIC struct graph *end_capture(void *stream);  // NULL if the stream did not begin it
 PUBLIC void host_waits(double until);
 // For one stream, or all of a card. -1, and no wait, while work is captured.
 PUBLIC int host_waits_on(void *stream);
 PUBLIC int host_waits_for(int unit);
-PUBLIC void host_copied(void);                    // what the host did since its last call was no work
+PUBLIC void host_copied(void);                    // the host's time since its last call was no work
 
-// What work costs, by its kind (costs.c).
+// The cost of work, by its kind (costs.c).
 enum type { FP32, TF32, HALF, FP8, FP64 };
 PUBLIC enum type type_of(int cuda_type, enum type single);  // of a cudaDataType
 PUBLIC void run_product(void *stream, long m, long n, long k, long batch, enum type type);

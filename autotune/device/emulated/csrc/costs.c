@@ -1,5 +1,5 @@
-// What work costs on a card, in nanoseconds, from shapes and names. `rates.py` has the rates with
-// their sources; a rate is what large work of its kind achieves.
+// The cost of work on a card, in nanoseconds, from shapes and names. `rates.py` has the rates of
+// large work, with their sources.
 #include "clock.h"
 #include "memory.h"
 #include <cuda_runtime_api.h>
@@ -10,13 +10,13 @@ static const double COPY = 2500;    // of a copy between host and card
 static const double TILE = 600;     // of a block of a product that is not multiplying
 static const double RANK = 2500;    // of a collective, for each rank
 static const double PAGEABLE = 2.5; // times as slow as pinned memory
-// Elements of a multiprocessor in a nanosecond, where a kernel computes each one's place: among
-// strides, among tensors that are joined, and where it converts each array by a type of its own.
+// Elements of a multiprocessor in a nanosecond, if a kernel computes each one's place: among
+// strides, among joined tensors, and if it converts each array by a type of its own.
 static const double CHUNKS = 1.18;  // a list's chunks are slower than one array by so much
 static const double PLACES = 2.5, JOINED = 1.9, CONVERTED = 1.3;
 // Rows of keys at which attention reaches half its rate.
 static const double SHORT = 100, SHORT_CAUSAL = 500;
-// Of attention that is not FlashAttention-2: shares of its rate. cuDNN's is that on Hopper.
+// Other attention's rates, as shares of FlashAttention-2's. cuDNN's is that on Hopper.
 static const double EFFICIENT_HALF = 0.6, EFFICIENT_FP32 = 0.25, CUDNN = 1.5;
 
 static const struct unit *unit_of(void *stream) { return &shared->unit[stream_of(stream)->unit]; }
@@ -24,7 +24,7 @@ static double more(double a, double b) { return a > b ? a : b; }
 static int is_card(struct block block) { return block.kind != FREE && block.kind != PINNED; }
 static double up(double a, double b) { return (double)(long)((a + b - 1) / b); }
 
-// Bytes through the card's memory; what fits its cache half the time stays there.
+// Bytes through the card's memory. Data that fit its cache stay there half the time.
 static double moved(const struct unit *unit, double bytes) { return bytes / unit->memory_rate * 1e9; }
 
 void run_copy(void *stream, void *to, const void *from, uint64_t size, int waits) {
@@ -70,8 +70,8 @@ static double rate_of(const struct unit *unit, enum type type) {
   }
 }
 
-// The best of a library's tiles: a tile's speed, the waves that all tiles make on the
-// multiprocessors, and parts of k that are added afterwards where there are few tiles.
+// The best of a library's tiles, by a tile's speed and the waves of all tiles on the multiprocessors.
+// With few tiles, k is split into parts that are added afterwards.
 void run_product(void *stream, long m, long n, long k, long batch, enum type type) {
   enum { OTHERS = 8 };  // than Hopper's and Blackwell's own, which stand behind them
   static const struct { int m, n; double speed; } tiles[] = {
@@ -287,7 +287,7 @@ static double list_bytes(const char *name) {
   return size * ((at ? atoi(at + 2) : depth) + !strstr(name, "Norm"));
 }
 
-// A number that is computed is zero, not what its memory held before. torch's tensors begin so.
+// Computed numbers are zero, whatever their memory held before. torch's tensors begin so.
 static void forget_number(char *at) {
   if ((uintptr_t)at % 512 == 0 && is_card(block_of(at))) memset(at, 0, 8);
 }
@@ -298,7 +298,7 @@ static void forget_element(char *const *arrays, int count) {
   if (count) forget_number(arrays[0]);
 }
 
-// Elements of what tensors are joined to: its sizes are 32 or 64 bits wide.
+// Elements of the joined tensor: its sizes are 32 or 64 bits wide.
 static double joined(const struct registered *it, const void *sizes) {
   double all = 1;
   for (int i = 0; i < it->rows && i < 4; i++)
@@ -326,8 +326,8 @@ static double reduced(const struct registered *it, const char *reduction, const 
   return 0;
 }
 
-// Whether torch would let cuDNN compute what its own FlashAttention-2 computes here: on Hopper, where
-// a program does not forbid it.
+// Whether torch would use cuDNN instead of its own FlashAttention-2: on Hopper, unless a program
+// forbids it.
 static int is_for_cudnn(const struct unit *unit, const char *name) {
   static _Bool (*enabled)(void *);
   static void *(*context)(void);
@@ -369,7 +369,7 @@ static void run_attention(struct registered *it, const unsigned *grid, void **ar
   double rate = it->backward ? unit->attention_backward_rate : unit->attention_rate;
   if (is_for_cudnn(unit, it->name)) rate *= CUDNN;
   if (it->kind == EFFICIENT) rate *= size > 2 ? EFFICIENT_FP32 : EFFICIENT_HALF;
-  // Short rows are slower: more so where blocks of a causal mask differ.
+  // Short rows are slower, the more so if blocks of a causal mask differ.
   rate *= keys / (keys + (causal ? SHORT_CAUSAL : SHORT));
   double filled = grid[0] * (double)heads / unit->sms;
   if (filled < 1) rate *= filled;

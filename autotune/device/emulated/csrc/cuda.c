@@ -1,4 +1,4 @@
-// libcuda: what torch's expandable segments, nvrtc and Triton ask of the driver.
+// libcuda: the driver's functions for torch's expandable segments, nvrtc and Triton.
 #include "clock.h"
 #include "memory.h"
 #include <cuda.h>

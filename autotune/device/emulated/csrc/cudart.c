@@ -483,12 +483,12 @@ cudaError_t cudaPeekAtLastError(void) { return last; }
 
 // ------------------------------------------------------------------------------------- kernels
 
-// What nvcc embeds: a head, and one entry for each architecture, with its code or its PTX.
+// nvcc embeds a head, and one entry for each architecture, with its code or its PTX.
 struct binaries { uint32_t magic; uint16_t version, head; uint64_t size; };
 struct binary { uint16_t kind, version; uint32_t head; uint64_t size; uint32_t more[2]; uint16_t minor, major; uint32_t arch; };
 enum { PTX = 1, CODE = 2 };
 
-// The newest architecture of that kind that runs on one; 0 if there is none. CUB has no kernels for another.
+// The newest architecture of that kind that runs on a card; 0 if none does. CUB only has kernels for it.
 static int newest(const struct binaries *all, int kind, int arch) {
   int found = 0;
   if (!all || all->magic != 0xba55ed50) return 0;
@@ -527,7 +527,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, 
   return cudaSuccess;
 }
 
-// What nvcc writes for `kernel<<<grid, block, memory, stream>>>()` and its registration.
+// nvcc's code for `kernel<<<grid, block, memory, stream>>>()` and its registration.
 static __thread struct {
   dim3 grid, block;
   size_t memory;

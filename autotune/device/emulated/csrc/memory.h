@@ -1,9 +1,9 @@
-// One process's addresses on emulated cards: what is allocated, and copies.
+// One process's addresses on emulated cards: allocations, and copies.
 #ifndef MEMORY_H
 #define MEMORY_H
 #include "state.h"
 
-// Copies of at most so many bytes are made; larger ones would touch memory that is only counted.
+// Only smaller copies are made: others would touch memory that is only counted.
 enum { REAL_COPY = 1 << 16, PAGE = 2 << 20 };
 
 enum kind { FREE, DEVICE, RESERVED, PINNED };
@@ -14,9 +14,9 @@ struct block {
   enum kind kind;
 };
 
-// Memory of a card, charged in pages of 2 MiB. NULL where it does not fit.
+// Memory of a card, charged in pages of 2 MiB. NULL if it does not fit.
 PUBLIC void *take(uint64_t size, int unit);
-// Addresses alone, as for expandable segments. NULL where there are none left.
+// Addresses alone, as for expandable segments. NULL if there are none left.
 PUBLIC void *reserve(uint64_t size);
 PUBLIC void give_back(void *start);
 PUBLIC void set_unit(void *start, int unit);  // of reserved addresses

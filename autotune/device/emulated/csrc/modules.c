@@ -1,4 +1,4 @@
-// Kernels of modules, such as Triton's: what their images tell of parameters and of memory.
+// Kernels of modules, such as Triton's: parameters and memory by their images.
 #include "clock.h"
 #include "memory.h"
 #include <elf.h>
@@ -54,8 +54,8 @@ struct kernel *kernel_of_image(const void *image, const char *name) {
   return kernel;
 }
 
-// Inductor's kernels get tensors, then the numbers of elements along their axes, then nothing that
-// is a tensor. A tensor in the allocator's small segments is no full one.
+// Inductor's kernels get tensors, then the numbers of elements along their axes, then no further
+// tensor. A tensor in the allocator's small segments is not a full one.
 double module_bytes(const struct kernel *kernel, double threads, void **arguments) {
   double elements = 1;
   int tensors = 0, full = 0;

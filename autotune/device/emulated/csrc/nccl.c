@@ -1,9 +1,9 @@
-// NCCL among processes of one machine. What is small is really exchanged, through a shared file, so
-// that ranks agree; larger buffers have no values, and are left alone. A collective is done when
-// its call returns. A wait for a peer ends when the peer's process is gone.
+// NCCL among processes of one machine. Small buffers are really exchanged, through a shared file, so
+// ranks agree. Larger ones have no values, and are left alone. A collective is done when its call
+// returns. A wait for a peer ends when the peer's process is gone.
 //
 // In a process with AUTOTUNE_EMULATED_ALONE in its environment one rank stands for all of a
-// communicator: it meets nobody, and what the others would send is what it sends itself.
+// communicator. It waits for nobody, and receives its own data instead of others'.
 #include "clock.h"
 #include "memory.h"
 #include <cuda_runtime_api.h>
@@ -23,7 +23,7 @@ struct mail {
   char data[REAL_COPY];
 };
 
-// The file of one communicator. Only what is touched takes memory.
+// The file of one communicator. Only touched parts take memory.
 struct area {
   volatile int arrived, generation, broken;
   volatile int pid[MOST_RANKS];
@@ -57,7 +57,7 @@ static struct mail *mail(struct ncclComm *comm, int from, int to) {
 
 // --------------------------------------------------------------------------------------- waits
 
-// 0 while waiting makes sense, after a short sleep. `tries` counts the looks.
+// A short sleep; returns 0 while waiting makes sense. `tries` counts the looks.
 static ncclResult_t wait_a_little(struct ncclComm *comm, int *tries) {
   struct area *area = comm->area;
   if (++*tries % EACH_NTH_LOOK == 0)
@@ -180,7 +180,7 @@ static ncclResult_t leave(ncclComm_t comm) {
 ncclResult_t ncclCommDestroy(ncclComm_t comm) { return leave(comm); }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) { return ncclSuccess; }
 
-// Another thread may be waiting in it: that one ends, and the rest stays until the process does.
+// Another thread may wait in it: that one ends, and the rest stays until the process's end.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (comm && !comm->aborted) refund(comm->unit, shared->unit[comm->unit].nccl);
   if (comm) comm->aborted = 1;
@@ -412,7 +412,7 @@ static int moved(struct transfer *it) {
   return 1;
 }
 
-// Whatever can be done next is done next, but in order between two ranks and in one direction.
+// The next possible transfer comes next, but in order between two ranks in one direction.
 static ncclResult_t run_queue(void) {
   int left = queue_length, tries = 0;
   ncclResult_t error = ncclSuccess;

@@ -1,4 +1,4 @@
-// libnvidia-ml: what NVML tells of emulated cards. The state says where it has no answer.
+// libnvidia-ml: NVML of emulated cards. The state lists functions without an answer.
 // With -DBEFORE_R510 the functions that drivers before R510 lack are left out.
 #include "state.h"
 #include <pthread.h>

@@ -1,4 +1,4 @@
-// Functions of libcudart that succeed and do nothing: what they ask for is always so already.
+// Functions of libcudart that succeed and do nothing: their effect is always there already.
 #define SILENT(name) \
   int name(void) { return 0; }
 SILENT(__cudaRegisterFatBinaryEnd)

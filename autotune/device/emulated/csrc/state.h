@@ -1,4 +1,4 @@
-// What all processes of one emulation share: the cards, and who holds how much of them.
+// Shared by all processes of one emulation: the cards, and the memory of each process on them.
 //
 // The file behind it is made by `emulation.py`; `layout.py` has the same layout.
 // Its path is in the environment variable AUTOTUNE_EMULATED. Sizes are bytes.
@@ -15,25 +15,25 @@
 
 enum { MOST_UNITS = 64, MOST_PROCESSES = 512 };
 
-// What CUDA counts as one device: a GPU, or an instance of a GPU in MIG mode.
+// One device for CUDA: a GPU, or an instance of a GPU in MIG mode.
 struct unit {
   char name[96];
   char uuid[64];
-  uint64_t total;     // as NVML tells it, the driver's own part included
+  uint64_t total;     // NVML's total, with the driver's own part
   uint64_t reserved;  // the driver's own part
   uint64_t context;   // of one process, with the first call that needs the device
   uint64_t nccl;      // of one communicator, on each of its ranks
   uint64_t throttle;  // NVML's bits of reasons for lower clocks
-  // What large work achieves: FLOP/s of products, of attention, bytes/s of the card's memory,
-  // between cards of a machine, to the host, and between machines.
+  // Rates of large work: FLOP/s of products and attention; bytes/s of the card's memory, between
+  // cards of a machine, to the host, and between machines.
   double half_rate, fp32_rate, attention_rate, attention_backward_rate;
   double memory_rate, link_rate, host_rate, net_rate;
   int32_t gpu;        // position of its GPU among the GPUs
   int32_t mig;        // 1 for an instance
-  int32_t unified;    // 1 where it shares the host's memory
+  int32_t unified;    // 1 if it shares the host's memory
   int32_t major, minor, sms;
   int32_t shared_per_block, shared_per_sm, threads_per_sm, l2;
-  // What NVML answers to some questions: 0, or the error code to give.
+  // NVML's answers to some functions: 0, or the error code.
   int32_t opening, memory, memory_v2, processes, utilization, energy;
 };
 
@@ -55,17 +55,17 @@ struct state {
 };
 
 PUBLIC extern const uint64_t layout_sizes[3];  // of the three structures, for a test
-PUBLIC extern struct state *shared;  // NULL before open_state, or where there is no emulation
+PUBLIC extern struct state *shared;  // NULL before open_state, or without an emulation
 
-PUBLIC int open_state(void);      // 0, or -1 where AUTOTUNE_EMULATED names no state
-PUBLIC int is_alive(int pid);     // a zombie holds nothing, and is not
+PUBLIC int open_state(void);      // 0, or -1 if AUTOTUNE_EMULATED names no state
+PUBLIC int is_alive(int pid);     // a zombie holds nothing, so it is not
 PUBLIC void lock_state(void);     // a holder that died does not keep it
 PUBLIC void unlock_state(void);
 PUBLIC uint64_t held(int unit);   // by all live processes
-PUBLIC uint64_t usable(int unit); // what processes can have in all
+PUBLIC uint64_t usable(int unit); // the most of all processes together
 PUBLIC struct process *mine(void); // the calling process's row
 
-// Adds to what this process holds of a unit. 0, or -1 if the unit has not that much left.
+// Adds to this process's memory on a unit. 0, or -1 if the unit has not so much left.
 PUBLIC int charge(int unit, uint64_t bytes);
 PUBLIC void refund(int unit, uint64_t bytes);
 PUBLIC void need_context(int unit);
@@ -74,10 +74,10 @@ PUBLIC void need_context(int unit);
 PUBLIC int visible_count(void);
 PUBLIC int visible_unit(int device);
 
-// The device that the calls of this thread mean, as CUDA numbers it.
+// The current device of this thread, by CUDA's number.
 PUBLIC extern __thread int current_device;
 PUBLIC int current_unit(void);
 
-// Says once that a function is called which has no stand-in.
+// Prints once that a function without a stand-in is called.
 PUBLIC void say_missing(const char *function);
 #endif

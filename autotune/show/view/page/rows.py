@@ -76,10 +76,8 @@ def _number(value: Any, format: str) -> TrialCell:
 
 
 def _log_of(row: dict[Any, Any]) -> str:
-    """Name of a trial's log: the one that its reason names, else its group's.
-
-    A log of another process has a path.
-    """
+    """Name of a trial's log: the one that its reason names, else its group's. A log of another
+    process has a path."""
     if "/" in str(row["log"]):
         return str(row["log"])
     reason = "" if pd.isna(row["reason"]) else str(row["reason"])
