@@ -52,7 +52,7 @@ ensure_cuda() {
     fi
     echo "$wanted" >"$repo/.venv-cuda/autotune-cuda.stamp"
 }
-cuda_tests=(hypothesis jsonschema lightning pytest pytest-timeout pytest-xdist)
+cuda_tests=(bitsandbytes hypothesis jsonschema lightning peft pytest pytest-timeout pytest-xdist)
 
 # ensure_parsers: .parsers/TOOL holds the code of a tool that reads its configuration, for the tests of exports. What it
 # computes with, which is gigabytes, is not installed; where a tool cannot be had its test is skipped.
