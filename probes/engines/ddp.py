@@ -98,7 +98,8 @@ def optimizers(
     if (own := family.optimizer()) is not None:
         yield own(trained(module))
         return
-    muon = [p for n, p in module.named_parameters() if name == "muon" and is_muon(family, n, p)]
+    named = [(n, p) for n, p in module.named_parameters() if p.requires_grad and name == "muon"]
+    muon = [p for n, p in named if is_muon(family, n, p)]
     if muon:
         yield torch.optim.Muon(muon, lr=MUON_LEARNING_RATE)
     taken = {id(p) for p in muon}

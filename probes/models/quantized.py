@@ -74,7 +74,7 @@ def fill(module: nn.Module, device: torch.device, draw: Callable[[nn.Module], ob
     """Give `module` data on `device`, its parts drawn by `draw`. Of the matrices that are
     quantized no more than one is whole at a time."""
     parts = list(module.modules())
-    layers = {id(part) for part in parts if _stored(part)}
+    layers = {id(part) for part in parts if _is_packed(part)}
     for part in parts:
         if id(part) not in layers:
             part.to_empty(device=device, recurse=False)
@@ -88,14 +88,14 @@ def fill(module: nn.Module, device: torch.device, draw: Callable[[nn.Module], ob
 def computes_in(module: nn.Module, dtype: torch.dtype) -> None:
     """Have layers of 4 bits compute in `dtype`; those of 8 bits do so in that of what comes in."""
     for part in module.modules():
-        if _stored(part) == "nf4":
+        if hasattr(part, "compute_type_is_set"):
             part.compute_dtype, part.compute_type_is_set = dtype, True  # type: ignore[assignment]
 
 
-def _stored(part: nn.Module) -> str:
-    """What the weight of a layer is stored as; empty where it is not of bitsandbytes."""
-    own = dict(part.named_parameters(recurse=False)).get("weight")  # and no adapter's layer in it
-    return {"Params4bit": "nf4", "Int8Params": "int8"}.get(type(own).__name__, "")
+def _is_packed(part: nn.Module) -> bool:
+    """Whether it is a layer of bitsandbytes; an adapter around it is none."""
+    own = dict(part.named_parameters(recurse=False)).get("weight")
+    return type(own).__name__ in ("Params4bit", "Int8Params")
 
 
 def _fill(part: Any, device: torch.device, draw: Callable[[nn.Module], object]) -> None:

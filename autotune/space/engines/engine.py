@@ -89,7 +89,7 @@ class EngineFacts:
         shape, stage, ranks = workload.shape(of.depth), of.zero_stage, workload.replicas(of)
         n, stepped = shape.parameters, shape.trainable
         weight = BYTES[self.weights_in(workload.dtype, of)]
-        muon = shape.block_matrices if of.optimizer == "muon" else 0
+        muon = min(stepped, shape.block_matrices) if of.optimizer == "muon" else 0
         moment = BYTES[self.moments_in(workload.dtype, of)]
         moments = 2.0 * moment * (stepped - muon) + moment * muon
         copy = self.steps_copies_in(workload.dtype, of)
