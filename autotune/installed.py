@@ -11,6 +11,7 @@ VERSION = "0.1.0"
 DISTRIBUTION = "autotune-training"
 """What pip calls this package: PyPI has another one named `autotune`."""
 EXTRAS = {
+    "bitsandbytes": "qlora",
     "cryptography": "cluster",
     "peft": "lora",
     "psycopg": "postgres",

@@ -134,6 +134,7 @@ def _parameters(spec: ModelSpec) -> tuple[Parameters, frozenset[str], int]:
         trainable=sum(p.numel() for p in module.parameters() if p.requires_grad),
         block_matrices=sum(p.numel() for p in blocks.values() if p.dim() == 2),
         largest_block=max(units, default=sum(p.numel() for p in blocks.values())),
+        linear=made.linear,
         own_optimizer=made.optimizer() is not None,
     )
     return counted, made.unread, len(units)

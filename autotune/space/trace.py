@@ -28,13 +28,13 @@ MOST_MICRO_BATCHES = 17
 """The most micro-batches to trace, evenly spread; peaks between them are interpolated."""
 
 
-Traits = tuple[str, str, str, str]
-"""Checkpointing, attention, loss and dtype of the weights: they decide what a model keeps for its
-backward pass."""
+Traits = tuple[str, str, str, str, str]
+"""Checkpointing, attention, loss, dtype of the weights, and of the frozen ones: they decide what a
+model keeps for its backward pass."""
 
 
 def _traits_of(of: Candidate | Build, workload: Workload) -> Traits:
-    return of.checkpointing, of.attention, of.loss, _weights(of, workload)
+    return of.checkpointing, of.attention, of.loss, _weights(of, workload), of.base
 
 
 def _weights(of: Candidate | Build, workload: Workload) -> str:
@@ -46,10 +46,10 @@ def _weights(of: Candidate | Build, workload: Workload) -> str:
 def _models(workload: Workload, of: Candidate | Build) -> list[ModelSpec]:
     """The shallow models of a build, with its traits and the dtype of its weights. They are not
     compiled."""
-    checkpointing, attention, loss, weights = _traits_of(of, workload)
+    checkpointing, attention, loss, weights, base = _traits_of(of, workload)
     plain = Build(
         depth=of.depth, checkpointing=checkpointing, attention=attention, loss=loss,
-        param_dtype="bf16" if weights == "bf16" else "auto",
+        param_dtype=weights, base=base,
     )  # fmt: skip
     return workload.shallow(plain)
 

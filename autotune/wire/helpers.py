@@ -24,7 +24,7 @@ class Describe:
     """Study to a helper process, once: models to trace, and at which shapes."""
 
     models: list[ModelSpec]
-    """With `param_dtype` bf16 if blocks compute with bf16 weights; else auto."""
+    """With `param_dtype` bf16 if blocks compute with bf16 weights; else fp32."""
     seq_lens: list[int]
     micro_batches: list[int]
     dtype: str
@@ -117,6 +117,8 @@ class Parameters:
     """Parameters in matrices of blocks, which Muon trains."""
     largest_block: int
     """Parameters in the matrices of the largest block."""
+    linear: int = 0
+    """Parameters of the linear layers that are quantized where frozen weights are."""
     own_optimizer: bool = False
     """Whether the model brings its own optimizer instead of AdamW."""
 

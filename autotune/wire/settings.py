@@ -171,6 +171,13 @@ class Settings:
             "Type of the stored weights if matrix products are not fp32: auto, fp32, or bf16"
             " without an fp32 copy (default: auto, the engine's own)."
         ))))
+    base: str = field(default="auto", metadata=row(Axis(
+        label="base", words=("auto", "bf16", "nf4", "int8"), quiet=True,
+        help=(
+            "Type of the weights that --lora freezes: auto, as --param-dtype says; bf16; nf4"
+            " (QLoRA) or int8, of bitsandbytes, with the rest in the type of the products"
+            " (default: auto)."
+        ))))
     reduce_dtype: str = field(default="auto", metadata=row(Axis(
         label="reduce", words=("auto", "fp32", "bf16"), quiet=True, of_engines=True,
         help=(
@@ -231,6 +238,18 @@ class Settings:
     def compiles(self) -> bool:
         """Whether torch.compile is used for any part."""
         return self.compile == "on" or self.optimizer == "adamw8bit"
+
+    @property
+    def quantized(self) -> bool:
+        """Whether frozen weights have fewer than 16 bits."""
+        return self.base in ("nf4", "int8")
+
+    def stored_in(self, dtype: str) -> str:
+        """The type of weights that are not quantized, if products are of `dtype` and the engine
+        does not choose: fp32, but beside a base of another type bf16 where products are."""
+        if self.param_dtype != "auto":
+            return self.param_dtype
+        return "bf16" if self.base != "auto" and dtype == "bf16" else "fp32"
 
     @property
     def alloc_conf(self) -> str:

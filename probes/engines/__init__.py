@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from autotune.wire.ranks import ModelSpec, Start
 from probes.compiling import compile_blocks
 from probes.faults import UnsupportedError
-from probes.models import Batch, FamilyModels
+from probes.models import Batch, FamilyModels, quantized
 from probes.world import World
 
 
@@ -89,9 +89,10 @@ def stored_as(param_dtype: str) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def made(spec: ModelSpec, family: FamilyModels) -> nn.Module:
-    """The module of `spec`, with compiled blocks if requested."""
+def made(spec: ModelSpec, family: FamilyModels, dtype: str = "fp32") -> nn.Module:
+    """The module of `spec`, with products in `dtype`, and compiled blocks if requested."""
     module = family.make(spec)
+    quantized.computes_in(module, DTYPES[dtype])
     if spec.compile == "on":
         blocks = list(family.blocks(module))
         if not blocks:
@@ -111,9 +112,11 @@ def trained(module: nn.Module) -> list[nn.Parameter]:
 
 
 def count(module: nn.Module) -> int:
-    """Parameters of a whole module, even if this rank only has DeepSpeed's shard of it."""
+    """Parameters of a whole module, even if this rank only has DeepSpeed's shard of it, or if two
+    parameters share a byte."""
     return sum(math.prod(_whole_shape(parameter)) for parameter in module.parameters())
 
 
 def _whole_shape(parameter: Tensor) -> tuple[int, ...]:
-    return tuple(getattr(parameter, "ds_shape", parameter.shape))
+    packed = getattr(parameter, "quant_state", None)
+    return tuple(packed.shape if packed else getattr(parameter, "ds_shape", parameter.shape))

@@ -27,8 +27,9 @@ class DdpEngine:
 
     def __init__(self, start: Start, world: World) -> None:
         self._family = family(start.model.name)
-        with self._made_on(world.device), stored_as(start.model.param_dtype):
-            self._module = made(start.model, self._family)
+        self._stored = start.model.stored_in(start.dtype)
+        with self._made_on(world.device), stored_as(self._stored):
+            self._module = made(start.model, self._family, start.dtype)
         self.parameters = count(self._module)
         self._model = self._spread(start, world)
         self._optimizers = list(optimizers(self._module, start.model.optimizer, self._family))
@@ -52,7 +53,7 @@ class DdpEngine:
 
     def _autocasts_to(self, start: Start) -> torch.dtype | None:
         """The dtype of autocast; None if weights are in bf16 already."""
-        return None if start.model.param_dtype == start.dtype else _AUTOCAST.get(start.dtype)
+        return None if self._stored == start.dtype else _AUTOCAST.get(start.dtype)
 
     def prepare(self, micro_batch: int, micro_steps: int) -> None:
         self._scale = 1 / micro_steps
@@ -97,7 +98,8 @@ def optimizers(
     if (own := family.optimizer()) is not None:
         yield own(trained(module))
         return
-    muon = [p for n, p in module.named_parameters() if name == "muon" and is_muon(family, n, p)]
+    named = [(n, p) for n, p in module.named_parameters() if p.requires_grad and name == "muon"]
+    muon = [p for n, p in named if is_muon(family, n, p)]
     if muon:
         yield torch.optim.Muon(muon, lr=MUON_LEARNING_RATE)
     taken = {id(p) for p in muon}

@@ -45,7 +45,7 @@ class DeepSpeedEngine:
         self._dtype = DTYPES[_kept(start)]
         with _own_reasons():
             with _placed(start, world, self._family):
-                module = made(start.model, self._family)
+                module = made(start.model, self._family, start.dtype)
             self.parameters = count(module)
             for name, parameter in module.named_parameters():
                 muon = start.model.optimizer == "muon" and is_muon(self._family, name, parameter)

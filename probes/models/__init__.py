@@ -35,6 +35,8 @@ class FamilyModels(ABC):
 
     on_meta = True
     """Whether weights of a model on the meta device can be drawn later; else it is made whole."""
+    linear = 0
+    """Parameters of the latest model in layers that are quantized if frozen weights are."""
     unread: frozenset[str] = frozenset()
     """Settings that the user's function did not read for the latest model."""
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from unittest.mock import patch
 
@@ -30,7 +30,7 @@ from autotune.wire.ranks import ModelSpec, Rows
 from autotune.wire.recipe import LORA_ALPHA
 from probes import recompute
 from probes.faults import UnsupportedError
-from probes.models import Batch, FamilyModels, chunked, past, within
+from probes.models import Batch, FamilyModels, chunked, past, quantized, within
 
 _ALIKE = 0.9
 """The least similarity of a misspelled name in a config and the right one."""
@@ -80,9 +80,11 @@ class HfModels(FamilyModels):
         chosen = {} if spec.attention == "auto" else {"attn_implementation": spec.attention}
         # Adapters replace modules, which tensors without data do not allow.
         faking = lora is not None and detect_fake_mode() is not None
+        device = torch.get_default_device()
         with ExitStack() as stack:
             if faking:
                 stack.enter_context(unset_fake_temporarily())
+            if faking or spec.quantized:
                 stack.enter_context(torch.device("meta"))
             try:
                 module: nn.Module = made.from_config(
@@ -101,8 +103,14 @@ class HfModels(FamilyModels):
             if spec.checkpointing != "none":
                 _checkpoint(module, spec.checkpointing)
             if lora is not None:
+                self.linear = quantized.linear(module)
+                if spec.quantized:
+                    quantized.replace(module, spec.base)
                 module = _adapted(module, **lora)
-        if faking:
+        if spec.quantized and device.type != "meta":
+            quantized.fill(module, device, partial(self.draw, module, within=False))
+            self.tie(module)
+        elif faking:
             module.to_empty(device="cpu")
         self._head = ChunkedHead(module, spec.recipe["task"]) if spec.loss == "chunked" else None
         return module.train()

@@ -18,8 +18,9 @@ from autotune.space.engines import ENGINES
 from autotune.space.models.counted import CountedShape
 from autotune.space.models.defaults import Lora
 from autotune.space.workload import Workload
-from autotune.wire.helpers import Count
+from autotune.wire.helpers import Count, Describe
 from probes.count import count
+from probes.describe import describe
 from probes.faults import UnsupportedError
 from probes.models import family
 from tests.support.choice import campaign
@@ -236,3 +237,76 @@ def test_on_emulated_devices_positions_make_no_mask(monkeypatch: pytest.MonkeyPa
             masks.append(masking_utils.find_packed_sequence_indices(positions))
     assert masks[0] is not None
     assert masks[1] is None
+
+
+BASES = ("nf4", "int8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [("ddp", 0), ("deepspeed", 2)], ids=str)
+@pytest.mark.parametrize("base", BASES)
+def test_adapters_learn_on_a_quantized_base(base: str, engine: tuple[str, int]) -> None:
+    """From the same draws, rounded: it learns nearly as much."""
+    how: dict[str, Any] = {"stage": engine[1], "dtype": "bf16"}
+    plain = trained("llama-3-8b-tiny", engine[0], adapted(), base="bf16", **how)
+    found = trained("llama-3-8b-tiny", engine[0], adapted(), base=base, **how)
+    assert found.losses[-1] < found.losses[0]
+    assert found.losses[0] == pytest.approx(plain.losses[0], rel=0.02)
+    assert found.parameters == plain.parameters == adapted().shape(2).parameters
+    of = replace(adapted(), dtype="bf16", engine=engine[0], world_size=2)
+    builds = [Build(depth=2, zero_stage=engine[1], base=each) for each in ("bf16", base)]
+    counted_bytes = [ENGINES[engine[0]].state(of, build).weights for build in builds]
+    # A table of 256 numbers for each of 14 matrices, and scales of rows, are not in the formula.
+    assert plain.state_bytes - found.state_bytes == pytest.approx(
+        counted_bytes[0] - counted_bytes[1], abs=20_000
+    )
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_quantized_base_is_all_linear_layers_but_the_head(base: str) -> None:
+    of = adapted()
+    module = family("hf").make(of.spec(2, Build(depth=2, base=base)))
+    packed = {n: p for n, p in module.named_parameters() if not p.is_floating_point()}
+    assert len(packed) == 2 * 7
+    assert not any(p.requires_grad for p in packed.values())
+    assert {n for n in packed if "head" in n or "embed" in n} == set()
+    assert not any(p.is_meta for p in module.state_dict().values())
+    held = sum(each.numel() for each in packed.values())
+    assert held == of.shape(2).linear / (2 if base == "nf4" else 1)
+    others = {p.dtype for n, p in module.named_parameters() if n not in packed}
+    assert others == {torch.float32}
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_no_two_matrices_are_whole_while_a_base_is_quantized(
+    base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = []
+    draw = type(family("hf")).draw
+
+    def watched(self: Any, module: Any, unit: Any, **how: Any) -> None:
+        sizes = [
+            p.numel() for n, p in module.named_parameters()
+            if "base_layer" in n and p.is_floating_point() and not p.is_meta
+        ]  # fmt: skip
+        whole.append(len(sizes))
+        draw(self, module, unit, **how)
+
+    monkeypatch.setattr(type(family("hf")), "draw", watched)
+    family("hf").make(adapted().spec(2, Build(depth=2, base=base)))
+    assert max(whole) == 1
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_trace_of_a_quantized_base_holds_what_a_step_holds(base: str) -> None:
+    of, build = adapted(), Build(depth=2, base=base)
+    request = Describe(
+        models=[of.spec(2, each) for each in (Build(depth=2), build)], seq_lens=[32],
+        micro_batches=[2], dtype="fp32", optimizer="adamw", device_kind="cuda",
+        gradients_stay=False,
+    )  # fmt: skip
+    plain, found = describe(request).models
+    ddp = ENGINES["ddp"]
+    less = ddp.state(of, Build(depth=2)).weights - ddp.state(of, build).weights
+    assert plain.held_bytes - found.held_bytes == pytest.approx(less, abs=20_000)
+    assert found.peak_bytes[0][0] > found.held_bytes

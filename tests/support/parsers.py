@@ -98,6 +98,7 @@ def axolotl() -> Parser:
                 "dropout": found.lora_dropout,
                 "targets": "all" if found.lora_target_linear else found.lora_target_modules,
             },
+            "base": [bits for bits in (4, 8) if getattr(found, f"load_in_{bits}bit")],
             "chunked": found.liger_fused_linear_cross_entropy,
         }
 
@@ -134,6 +135,13 @@ def llama_factory() -> Parser:
             "attention": str(model.flash_attn),
             "optimizer": "muon" if tuning.use_muon else str(training.optim.value),
             "deepspeed": training.deepspeed,
+            "base": model.quantization_bit
+            and [
+                model.quantization_bit,
+                str(model.quantization_method),
+                model.quantization_type,
+                model.double_quantization,
+            ],
             "lora": None
             if tuning.finetuning_type == "full"
             else {
@@ -185,6 +193,14 @@ def ms_swift() -> Parser:
             "compile": training.torch_compile,
             "attention": found.attn_impl or "auto",
             "optimizer": found.optimizer or str(training.optim.value),
+            "base": found.quant_bits
+            and [
+                found.quant_bits,
+                found.quant_method,
+                found.bnb_4bit_quant_type,
+                found.bnb_4bit_use_double_quant,
+                str(found.bnb_4bit_compute_dtype),
+            ],
             "stage": training.deepspeed["zero_optimization"]["stage"] if held else None,
             "reshard": sharded.get("reshard_after_forward"),
             "lora": None

@@ -15,7 +15,7 @@ from autotune.space.axes import AXES, OTHER_AXES, SCRIPT_AXES
 
 _FACTS = (
     "micro_batch", "grad_accum", "world_size", "nodes", "seq_len", "zero_stage", "offload",
-    "dtype", "checkpointing", "compile", "loss",
+    "dtype", "checkpointing", "compile", "loss", "base",
 )  # fmt: skip
 _NEVER = tuple(name for name in OTHER_AXES if name not in (*_FACTS, *SCRIPT_AXES))
 """Facts that files of these tools lack, or have in other words."""
@@ -59,6 +59,8 @@ def against(
 def _wanted(name: str, best: Best) -> object:
     if name == "adapters":
         return "none" if best.lora is None else f"r={best.lora.rank}"
+    if name == "base" and not best.config.quantized:
+        return "not quantized"
     return getattr(best.config, name)
 
 
@@ -83,7 +85,7 @@ def _consequence(name: str, value: object, best: Best, trials: pd.DataFrame | No
         return "; the batch of an optimizer step differs, and so does the training"
     if name not in AXES:
         return "; speed and memory differ, and were not measured"
-    if trials is None:
+    if trials is None or name not in trials:
         return ""
     asked = best.config.candidate
     wanted = {axis: getattr(asked, axis) for axis in AXES if axis in trials} | {name: value}

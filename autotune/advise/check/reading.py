@@ -59,6 +59,8 @@ class Reading:
     checkpointing: str | None = None
     compile: str | None = None
     loss: str | None = None
+    base: str | None = None
+    """"nf4" or "int8", or else "not quantized"."""
     adapters: str | None = None
     """"none" for a whole model, else e.g. "r=16"."""
     inner: tuple[Reading, ...] = ()

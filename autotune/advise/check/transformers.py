@@ -37,9 +37,11 @@ _AXOLOTL = {
     "loss": "liger_fused_linear_cross_entropy",
     "optimizer": "optimizer",
     "adapters": "adapter",
+    "base": "load_in_4bit",
 }
 _FACTORY = {
     "seq_len": "cutoff_len", "adapters": "finetuning_type", "loss": "enable_liger_kernel",
+    "base": "quantization_bit",
 }  # fmt: skip
 _OF_TRL = ("loss_type", "max_length", "model_init_kwargs", "packing", "dataset_text_field")
 """Keys of TRL. Its version decides whether its loss is whole or chunked."""
@@ -94,6 +96,7 @@ def read(name: str, body: dict[str, Any]) -> Reading:
         checkpointing=None if found is None else _kind(body) if found else "none",
         compile=_COMPILE[_switch(body, "torch_compile")],
         loss=_loss(body, of_factory=of_factory),
+        base=_base(body.get("quantization_bit")) if of_factory else None,
         adapters=_adapters_of_factory(body) if of_factory else None,
         inner=inner,
         files=named(deepspeed=held),
@@ -115,6 +118,7 @@ def read_axolotl(name: str, body: dict[str, Any]) -> Reading:
         dtype=_dtype(body),
         checkpointing="host" if moved else "full" if is_on(kept) else "none",
         loss="chunked" if _is_chunked_by_axolotl(body) else "whole",
+        base=_base_of_axolotl(body),
         adapters=_adapters_of_axolotl(body),
         files=named(deepspeed=body.get("deepspeed")),
         fills_auto=True,
@@ -126,7 +130,18 @@ def read_axolotl(name: str, body: dict[str, Any]) -> Reading:
 
 def _adapters_of_axolotl(body: dict[str, Any]) -> str:
     kind, rank = body.get("adapter"), f"r={body.get('lora_r')}"
+    if kind == "qlora" and is_on(body.get("load_in_4bit")):  # what it needs
+        return rank
     return {"None": "none", "lora": rank}.get(str(kind), f"{kind} {rank}")
+
+
+def _base(bits: object) -> str:
+    return {"4": "nf4", "8": "int8"}.get(str(bits), "not quantized")
+
+
+def _base_of_axolotl(body: dict[str, Any]) -> str:
+    loads = {bits: is_on(body.get(f"load_in_{bits}bit")) for bits in (4, 8)}
+    return _base(next((bits for bits, on in loads.items() if on), None))
 
 
 def _adapters_of_factory(body: dict[str, Any]) -> str | None:

@@ -32,7 +32,7 @@ def lacks(axis: str, value: str, device_kind: str, dtype: str) -> str:
             return _compiler("C++", os.environ.get("CXX", ""), "g++", "clang++")
         case "optimizer", "adamw8bit":
             return missing("torchao") or lacks("compile", "on", device_kind, dtype)
-        case "param_dtype", _ if value != "auto" and dtype != "bf16":
+        case ("param_dtype", "fp32" | "bf16") | ("base", "bf16") if dtype != "bf16":
             return f"only for products in bf16, and they are in {dtype}; use --dtype bf16"
         case "allocator", _ if "backend:" in value:
             return "torch takes it before torch is imported; set it where autotune is started"
@@ -77,6 +77,8 @@ def check_machine(
     for name, axis in AXES.items():
         for value in options.space.axes.get(name, ()) if axis.words else ():
             why = family.lacks(workload.recipe, name, value)
+            if name == "base" and value != axis.plain and not workload.recipe.get("lora"):
+                why = "only weights that --lora freezes can be of another type; add --lora r=16"
             if not why and here:
                 why = lacks(name, value, device.kind, workload.dtype)
             if why:

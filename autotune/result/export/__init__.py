@@ -71,7 +71,7 @@ EXPORTS = {
         make=hf.export, models="transformers", checked="launched", of_script=True,
         checked_how="with DDP and DeepSpeed",
         content="TrainingArguments with the names of transformers 5.23 and 4.57, and Python that"
-        " takes the right ones",
+        " takes the right ones; with `--base` also a BitsAndBytesConfig",
     ),
     "trl": ExportRow(
         make=trl.export, models="transformers", checked="launched",

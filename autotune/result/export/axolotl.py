@@ -21,6 +21,11 @@ _DEEPSPEED = "axolotl-deepspeed.json"
 _OPTIM = {"adamw": "adamw_torch_fused", "muon": "muon", "adamw8bit": "adamw_torch_8bit"}
 _KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
 """axolotl turns these on by default. None of them was measured."""
+_BASES: dict[str, dict[str, Any]] = {
+    "nf4": {"adapter": "qlora", "load_in_4bit": True},
+    "int8": {"load_in_8bit": True},
+}
+"""axolotl's 4 bits are nf4 with double quantization (its loaders/model.py)."""
 _CHECKPOINTING: dict[str, dict[str, Any]] = {
     "none": {"gradient_checkpointing": False},
     "full": {"gradient_checkpointing": True},
@@ -31,7 +36,7 @@ _CHECKPOINTING: dict[str, dict[str, Any]] = {
 def export(best: Best) -> Exported:
     """`axolotl.yaml`, to be merged into one that names model and data."""
     config = best.config
-    says = {*BATCHES, "seq_len", "dtype", "optimizer", "attention", "lora"}
+    says = {*BATCHES, "seq_len", "dtype", "optimizer", "attention", "lora", "base"}
     files: dict[str, dict[str, Any]] = {}
     found: dict[str, Any] = {
         "micro_batch_size": config.micro_batch,
@@ -47,7 +52,7 @@ def export(best: Best) -> Exported:
         found |= {"adapter": "lora", "lora_r": lora.rank, "lora_alpha": lora.alpha}
         every = {"lora_target_linear": True}
         found |= {"lora_target_modules": list(lora.targets)} if lora.targets else every
-        found |= dict.fromkeys(_KERNELS, False)
+        found |= dict.fromkeys(_KERNELS, False) | _BASES.get(config.base, {})
     if config.attention != "auto":
         found["attn_implementation"] = config.attention
     instead, comments = fallback(config.checkpointing), []

@@ -19,6 +19,7 @@ from autotune.result.export.format import (
 )
 from autotune.wire.recipe import CLIP_NORM
 
+TORCH = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _FACTS = {
     "per_device_train_batch_size": "micro_batch",
     "gradient_accumulation_steps": "grad_accum",
@@ -40,6 +41,16 @@ _LIGER = dict.fromkeys(
 """Only the loss among its kernels. It ignores kernels that a model does not use. Source:
 liger-kernel 0.8, transformers/monkey_patch.py, and integrations/liger.py of transformers."""
 
+_QUANTIZATION = "hf-quantization.json"
+_BASE = '''
+
+def quantization_config():
+    """For from_pretrained(quantization_config=...)."""
+    from transformers import BitsAndBytesConfig
+
+    file = Path(__file__).with_name("hf-quantization.json")
+    return BitsAndBytesConfig(**json.loads(file.read_text()))
+'''
 _PYTHON = '''\
 """TrainingArguments of a result: python -c "import hf; hf.training_arguments('out')"."""
 
@@ -115,6 +126,20 @@ def with_liger(best: Best, says: set[str]) -> tuple[dict[str, Any], tuple[str, .
     return {"use_liger_kernel": True, "liger_kernel_config": _LIGER}, (LIGER,)
 
 
+def quantized(config: Config) -> dict[str, Any]:
+    """BitsAndBytesConfig of frozen weights; empty where they have 16 bits or more."""
+    if config.base == "int8":
+        return {"load_in_8bit": True}
+    if config.base != "nf4":
+        return {}
+    return {
+        "load_in_4bit": True,
+        "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": True,
+        "bnb_4bit_compute_dtype": TORCH[config.dtype],
+    }
+
+
 def shared_arguments(config: Config) -> tuple[dict[str, Any], set[str]]:
     """The arguments that LLaMA-Factory takes, too, and the facts in them."""
     says = {*BATCHES, "dtype", "compile"}
@@ -145,6 +170,9 @@ def export(best: Best) -> Exported:
         *(f"Before transformers 5.23 it fits only with {each}" for each in older),
     ]
     files: dict[str, Any] = {"hf.json": new | loss, "hf-4.json": old | loss, "hf.py": _PYTHON}
+    if base := quantized(best.config):
+        says.add("base")
+        files |= {_QUANTIZATION: base, "hf.py": _PYTHON + _BASE}
     return exported(best, says, files, instead=(*instead, *by_liger, *of_older))
 
 

@@ -36,7 +36,7 @@ def export(best: Best) -> Exported:
     """`lightning_trainer.py`."""
     config = best.config
     says = {*BATCHES, *machines(config), "seq_len", "dtype", "param_dtype"}
-    precision = "bf16-true" if config.param_dtype == "bf16" else _MIXED[config.dtype]
+    precision = "bf16-true" if config.stored_in(config.dtype) == "bf16" else _MIXED[config.dtype]
     schedule = _SCHEDULE.format(grad_accum=config.grad_accum, clip=CLIP_NORM)
     imports = strategy = ""
     match config.engine:

@@ -17,6 +17,10 @@ from autotune.result.export.format import (
 from autotune.result.export.hf import enabled, shared_arguments, with_own_rate
 
 _DEEPSPEED = "llama-factory-deepspeed.json"
+_BASES: dict[str, dict[str, Any]] = {
+    "nf4": {"quantization_bit": 4, "quantization_type": "nf4", "double_quantization": True},
+    "int8": {"quantization_bit": 8},
+}
 _ATTENTION = {"auto": "auto", "sdpa": "sdpa", "eager": "disabled", "flash_attention_2": "fa2"}
 
 
@@ -25,12 +29,13 @@ def export(best: Best) -> Exported:
     config = best.config
     found, says = shared_arguments(config)
     says.remove("compile")  # it compiles the whole model, not its blocks
-    says |= {"seq_len", "param_dtype", "lora"}
+    says |= {"seq_len", "param_dtype", "lora", "base"}
     files: dict[str, dict[str, Any]] = {}
+    pure = config.stored_in(config.dtype) == "bf16"
     found |= {
         "cutoff_len": config.seq_len,
-        "bf16": config.dtype == "bf16" and config.param_dtype != "bf16",
-        "pure_bf16": config.param_dtype == "bf16",
+        "bf16": config.dtype == "bf16" and not pure,
+        "pure_bf16": pure,
         "finetuning_type": "full",  # the default is adapters
     }
     if (lora := best.lora) is not None:
@@ -40,6 +45,8 @@ def export(best: Best) -> Exported:
             "lora_alpha": lora.alpha,
             "lora_target": ",".join(lora.targets) or "all",
         }
+    if config.quantized:
+        found |= {"quantization_method": "bnb", **_BASES[config.base]}
     if config.optimizer == "muon" and config.engine != "deepspeed":  # it has its own
         says.add("optimizer")
         found["use_muon"] = True

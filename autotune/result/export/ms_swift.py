@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from autotune.result.best import Best
 from autotune.result.export.format import LIGER_WHOLE, Exported, exported, machines
-from autotune.result.export.hf import arguments
+from autotune.result.export.hf import TORCH, arguments, quantized
 
-_TORCH = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _MUON = "muon of Moonlight's repository, which it clones"
 _COMPILED = {
     "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": "true",
@@ -24,7 +23,8 @@ def export(best: Best) -> Exported:
     """`ms-swift.yaml`, whose `ENV` sets up its torchrun."""
     config, comments = best.config, [_USAGE]
     found, says, instead = arguments(best, older=True)
-    says |= {"seq_len", "attention", "lora", "param_dtype", "allocator", *machines(config)}
+    says |= {"seq_len", "attention", "lora", "base", "param_dtype", "allocator"}
+    says |= machines(config)
     variables = dict(best.exports.get("env", {}))
     if config.compile == "on":
         variables |= _COMPILED
@@ -36,15 +36,17 @@ def export(best: Best) -> Exported:
         if config.nodes > 1:
             variables["NNODES"] = str(config.nodes)
             comments.append(f"Run it on {config.nodes} nodes, with NODE_RANK and MASTER_ADDR.")
-    plain = config.dtype if config.engine == "deepspeed" else "fp32"
-    weights = _TORCH[plain if config.param_dtype == "auto" else config.param_dtype]
+    low = config.stored_in(config.dtype)
+    if config.engine == "deepspeed" and config.param_dtype == "auto":
+        low = config.dtype
+    weights = TORCH[low]
     found |= {
         "ENV": variables,
         "max_length": config.seq_len,
         "torch_dtype": weights,
         "tuner_type": "full",  # the default is adapters
     }
-    if config.engine != "deepspeed" and config.param_dtype == "bf16":
+    if config.engine != "deepspeed" and low == "bf16":
         found["bf16"] = False  # it means autocast; weights in bf16 need none
     if config.attention != "auto":
         found["attn_impl"] = config.attention
@@ -57,6 +59,9 @@ def export(best: Best) -> Exported:
             "lora_dtype": weights,
             "target_modules": list(lora.targets) or ["all-linear"],
         }
+    if base := quantized(config):
+        how = {name: value for name, value in base.items() if name.startswith("bnb")}
+        found |= {"quant_method": "bnb", "quant_bits": 4 if how else 8, **how}
     if config.engine == "fsdp":  # one argument takes both
         found["fsdp"] = {name: found.pop(name) for name in ("fsdp", "fsdp_config")}
     if config.optimizer == "muon" and config.engine == "ddp":

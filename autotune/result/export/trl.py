@@ -6,7 +6,7 @@ from typing import Any
 
 from autotune.result.best import Best
 from autotune.result.export.format import Exported, exported
-from autotune.result.export.hf import arguments
+from autotune.result.export.hf import TORCH, arguments, quantized
 
 _PYTHON = '''\
 """SFTConfig of a result: trl_config.sft_config("out")."""
@@ -41,20 +41,21 @@ def peft_config():
 
     return LoraConfig(**json.loads(Path(__file__).with_name("trl-lora.json").read_text()))
 '''
-_DTYPE = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 def export(best: Best) -> Exported:
     """`trl.json` and `trl_config.py`."""
     config = best.config
     found, says, instead = arguments(best)
-    says |= {"seq_len", "attention", "lora"}
+    says |= {"seq_len", "attention", "lora", "base"}
     of_model: dict[str, Any] = {}
     if config.attention != "auto":
         of_model["attn_implementation"] = config.attention
     if config.engine != "deepspeed":
         says.add("param_dtype")
-        of_model["dtype"] = _DTYPE["bf16" if config.param_dtype == "bf16" else "fp32"]
+        of_model["dtype"] = TORCH[config.stored_in(config.dtype)]
+    if base := quantized(config):
+        of_model["quantization_config"] = base
     found |= {"max_length": config.seq_len, "model_init_kwargs": of_model}
     if config.loss == "chunked":  # an option of TRL before 1.16; later ones have no other loss
         says.add("loss")

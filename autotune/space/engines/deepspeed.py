@@ -40,6 +40,8 @@ class DeepSpeed(EngineFacts):
         low = of.param_dtype == "bf16"
         if of.optimizer == "adamw8bit":
             return Lack(("optimizer",), "it has no 8-bit AdamW of its own")
+        if of.quantized and of.zero_stage == 3:
+            return Lack(("base", "zero_stage"), "its stage 3 shards no weights of 4 or 8 bits")
         if low and of.zero_stage == 0:
             reason = "its stage 0 steps bf16 weights on an fp32 copy"
             return Lack(("param_dtype", "zero_stage"), reason)

@@ -10,8 +10,13 @@ from autotune.space.axes import AXES
 from autotune.space.candidate import Build, Candidate
 from autotune.space.workload import Workload
 
-BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8 bit": 1.0 + 4.0 / 256}
-"""Bytes of a number. 256 numbers of 8 bits share an fp32 scale (arXiv 2110.02861, section 2.1)."""
+BYTES = {
+    "fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8 bit": 1.0 + 4.0 / 256,
+    "nf4": 0.5 + 1.0 / 64 + 4.0 / (64 * 256), "int8": 1.0,
+}  # fmt: skip
+"""Bytes of a number. 256 numbers of 8 bits share an fp32 scale (arXiv 2110.02861, section 2.1).
+64 of nf4 share a scale of 8 bits, and 256 of these one of fp32 (arXiv 2305.14314, section 3). A
+row of int8 shares one, which is next to nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +73,8 @@ class EngineFacts:
                 return Lack((name,), "it has nothing to set there; use another --engine")
         if of.dynamic == "on" and of.compile == "off":
             return Lack(("dynamic", "compile"), "nothing is compiled then; use --compile on")
+        if of.base == "bf16" and of.param_dtype == "fp32":
+            return Lack(("base", "param_dtype"), "all of it is stored in one type, or quantized")
         return None
 
     def state(self, workload: Workload, of: Candidate | Build) -> StateBytes:
@@ -80,20 +87,22 @@ class EngineFacts:
         shape, stage, ranks = workload.shape(of.depth), of.zero_stage, workload.replicas(of)
         n, stepped = shape.parameters, shape.trainable
         weight = BYTES[self.weights_in(workload.dtype, of)]
-        muon = shape.block_matrices if of.optimizer == "muon" else 0
+        muon = min(stepped, shape.block_matrices) if of.optimizer == "muon" else 0
         moment = BYTES[self.moments_in(workload.dtype, of)]
         moments = 2.0 * moment * (stepped - muon) + moment * muon
         copy = self.steps_copies_in(workload.dtype, of)
         copies = BYTES[copy] * stepped if copy else 0.0
+        packed = shape.linear if of.quantized else 0
+        held = (n - packed) * weight + packed * BYTES.get(of.base, 0.0)
         return StateBytes(
-            weights=n * weight / (ranks if stage == 3 else 1),
+            weights=held / (ranks if stage == 3 else 1),
             gradients=stepped * weight / (ranks if stage >= 2 else 1),
             optimizer=(moments + copies) / (ranks if stage >= 1 else 1),
         )
 
     def weights_in(self, dtype: str, of: Candidate | Build) -> str:
         """The dtype of stored weights and gradients, if products are in `dtype`."""
-        return "bf16" if of.param_dtype == "bf16" else "fp32"
+        return of.stored_in(dtype)
 
     def computes_with(self, dtype: str, of: Candidate | Build) -> str:
         """The dtype of the weights while a block computes. A cast inside a product does not

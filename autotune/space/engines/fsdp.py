@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autotune.space.candidate import Build, Candidate
-from autotune.space.engines.engine import BYTES, EngineFacts, StateBytes
+from autotune.space.engines.engine import BYTES, EngineFacts, Lack, StateBytes
 from autotune.space.workload import Workload
 
 
@@ -16,6 +16,11 @@ class Fsdp(EngineFacts):
     name = "fsdp"
     stages = (2, 3)
     axes = ("reduce_dtype",)
+
+    def lacks(self, of: Candidate | Build, device_kind: str) -> Lack | None:
+        if of.quantized:
+            return Lack(("base",), "it shards weights of one type; use --engine ddp")
+        return super().lacks(of, device_kind)
 
     def computes_with(self, dtype: str, of: Candidate | Build) -> str:
         """Its mixed precision gathers weights in the products' dtype."""

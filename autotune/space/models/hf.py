@@ -135,7 +135,7 @@ class Hf(Family):
     def lacks(self, recipe: Mapping[str, Any], axis: str, value: str) -> str:
         if axis == "loss" and value != "whole" and recipe["task"] == "classification":
             return "classification has a few logits a sample, and nothing to cut into chunks"
-        return ""
+        return missing("bitsandbytes") if axis == "base" and value in ("nf4", "int8") else ""
 
     def most_seq_len(self, recipe: Mapping[str, Any]) -> int | None:
         config = recipe["config"]

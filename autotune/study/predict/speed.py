@@ -273,6 +273,9 @@ def prior_s(workload: Workload, candidate: Candidate, of: Magnitudes) -> float:
     if candidate.loss == "chunked":
         head_bytes = BYTES[workload.dtype] * shape.vocab_size * shape.width
         micro_s += (LOSS_CHUNKS - 1) * _HEAD_PASSES * head_bytes / of.memory_bytes_per_s
+    if candidate.quantized:  # whole weights are written and read again, forward and backward
+        passes = 2 + again
+        micro_s += passes * 4.0 * shape.linear / of.memory_bytes_per_s
     # Adam reads and writes weights, gradients and two moments.
     ranks, held = workload.replicas(candidate), shares(workload, candidate).state
     share = ranks if candidate.zero_stage else 1

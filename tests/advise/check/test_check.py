@@ -503,6 +503,27 @@ def test_adapters_that_were_not_measured_are_found(
     assert "measured was r=8" in " ".join(found.split())
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "changes"),
+    [
+        ("llama-factory", "quantization_bit", {"quantization_bit": 8}),
+        ("axolotl", "load_in_4bit", {"load_in_4bit": False, "adapter": "lora"}),
+    ],
+)
+def test_another_base_than_was_measured_is_found(
+    name: str, key: str, changes: dict[str, Any], tmp_path: Path, run: Run
+) -> None:
+    best = result("ddp", 0, dtype="bf16", model=TINY, kind="cuda", lora="r=8", base="nf4")
+    best.write(tmp_path / "best.json")
+    write(best, tmp_path, [name])
+    file = tmp_path / f"{name}.yaml"
+    asked = ["check", file, "--against", tmp_path, "--world-size", 2]
+    run(*asked)
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | changes))
+    assert f"{name}.yaml: {key}" in (found := run(*asked, code=7).out)
+    assert "measured was nf4" in " ".join(found.split())
+
+
 def test_adapters_that_a_file_has_no_word_for_are_said(
     saved: Save, tmp_path: Path, run: Run
 ) -> None:

@@ -100,6 +100,9 @@ REFUSED = [
     ({"loss": "chunked", "model": "factory:a:b"}, "--loss chunked: a factory's loss is its own"),
     ({"loss": "chunked", "model": "bert-large-tiny", "task": "classification"},
      "--loss chunked: classification"),
+    ({"base": "nf4"}, "--base nf4: only weights that --lora freezes .*; add --lora r=16"),
+    ({"base": "auto,int8", "model": "gpt2-tiny"}, "--base int8: only weights that --lora freezes"),
+    ({"base": "bf16", "model": "gpt2-tiny", "lora": "r=4"}, "--base bf16: .*use --dtype bf16"),
     ({"seq_len": "64,128", "tokens_per_batch": "64", "micro_batch": ""},
      "--tokens-per-batch 64: .*--tokens-per-batch 128"),
 ]  # fmt: skip

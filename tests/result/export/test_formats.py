@@ -509,6 +509,30 @@ def test_adapters_are_exported_or_said_to_be_missing(lora: str, tmp_path: Path) 
     assert "lora" not in str([found.unexpressed for found in whole.values()])
 
 
+@pytest.mark.parametrize("base", ["nf4", "int8"])
+def test_a_quantized_base_is_exported_or_said_to_be_missing(base: str, tmp_path: Path) -> None:
+    best = result("ddp", 0, model="llama-3-8b-tiny", dtype="bf16", lora="r=8", base=base)
+    made = write(best, tmp_path)
+    silent = {name for name, found in made.items() if f"base {base}" not in found.needed}
+    assert silent == {"axolotl", "llama-factory", "ms-swift", "trl", "hf"} & made.keys()
+    asked = json.loads((tmp_path / "hf-quantization.json").read_text())
+    trl = json.loads((tmp_path / "trl.json").read_text())["model_init_kwargs"]
+    assert trl == {"dtype": "bfloat16", "quantization_config": asked}
+    assert asked["load_in_4bit" if base == "nf4" else "load_in_8bit"]
+
+
+@pytest.mark.slow
+def test_hf_has_a_config_of_bitsandbytes(tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    best = result("ddp", 0, model="llama-3-8b-tiny", dtype="bf16", lora="r=8", base="nf4")
+    write(best, tmp_path, ["hf"])
+    program = "import hf; q = hf.quantization_config(); print(q.quantization_method())"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == ["nf4"]
+
+
 @pytest.mark.slow
 def test_trl_gets_a_config_of_peft(tmp_path: Path) -> None:
     pytest.importorskip("trl")

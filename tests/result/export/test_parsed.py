@@ -45,6 +45,8 @@ RESULTS = {
     "low": of_gpus("ddp", 0, optimizer="adamw8bit", param_dtype="bf16"),
     "lora": of_gpus("ddp", 0, lora="r=8"),
     "lora-of-some": of_gpus("deepspeed", 3, world_size=1, lora="r=16,targets=q_proj+v_proj"),
+    "qlora": of_gpus("ddp", 0, lora="r=8", base="nf4", checkpointing="full"),
+    "qlora-zero": of_gpus("deepspeed", 2, world_size=1, lora="r=8", base="int8"),
     "chunked": of_gpus("ddp", 0, loss="chunked"),
     "fsdp-2": of_gpus("fsdp", 2, checkpointing="selective", attention="flex_attention"),
     "fsdp-3": of_gpus("fsdp", 3, checkpointing="full"),
@@ -54,11 +56,15 @@ RESULTS = {
     "zero-3-low": of_gpus("deepspeed", 3, world_size=1, param_dtype="bf16"),
     "zero-1-fp16": of_gpus("deepspeed", 1, world_size=1, dtype="fp16"),
 }
+_ALL = {"r": 8, "alpha": 16, "dropout": 0.0, "targets": "all"}
 LORA = {
-    "lora": {"r": 8, "alpha": 16, "dropout": 0.0, "targets": "all"},
+    "lora": _ALL,
+    "qlora": _ALL,
+    "qlora-zero": _ALL,
     "lora-of-some": {"r": 16, "alpha": 32, "dropout": 0.0, "targets": ["q_proj", "v_proj"]},
 }
 """What is to be read of these; nothing of the others."""
+BNB = {"qlora": [4, "bnb", "nf4", True], "qlora-zero": [8, "bnb", "nf4", True]}
 OPTIM = {"adamw": "adamw_torch_fused", "adamw8bit": "adamw_torch_8bit", "muon": "muon"}
 
 
@@ -118,6 +124,7 @@ def test_axolotl_reads_its_file(tmp_path: Path) -> None:
             "deepspeed": settings(best, "axolotl-deepspeed.json"),
             "reshard": config.zero_stage == 3 if sharded else None,
             "lora": LORA.get(name),
+            "base": {"qlora": [4], "qlora-zero": [8]}.get(name, []),
             "chunked": True if name == "chunked" else None,
         }, name
 
@@ -130,7 +137,7 @@ def test_llama_factory_reads_its_file(tmp_path: Path) -> None:
         best = RESULTS[name]
         config = best.config
         own = config.engine == "deepspeed"
-        pure = config.param_dtype == "bf16" and not own
+        pure = config.stored_in(config.dtype) == "bf16" and not own
         assert found[name] == batches(best) | {
             "odd": [],
             "dtype": "fp32" if pure else dtype(best),
@@ -141,6 +148,7 @@ def test_llama_factory_reads_its_file(tmp_path: Path) -> None:
             "optimizer": OPTIM["adamw" if own else config.optimizer],
             "deepspeed": settings(best, "llama-factory-deepspeed.json"),
             "lora": LORA.get(name),
+            "base": BNB.get(name),
         }, name
 
 
@@ -157,7 +165,7 @@ def test_ms_swift_reads_its_file(tmp_path: Path) -> None:
         config, held = best.config, best.dtypes
         assert held is not None
         own = config.engine == "deepspeed"
-        pure = config.param_dtype == "bf16" and not own
+        pure = config.stored_in(config.dtype) == "bf16" and not own
         adapters = LORA.get(name)
         assert found[name] == batches(best) | {
             "odd": [],
@@ -171,6 +179,7 @@ def test_ms_swift_reads_its_file(tmp_path: Path) -> None:
             "optimizer": OPTIM["adamw" if own else config.optimizer],
             "stage": config.zero_stage if own else None,
             "reshard": config.zero_stage == 3 if config.engine == "fsdp" else None,
+            "base": (base := BNB.get(name)) and [*base, "torch.bfloat16"],
             "lora": adapters and adapters | {"dtype": weights[held["weights"]]},
         }, name
 

@@ -85,3 +85,26 @@ def test_dtypes_of_what_is_sent(engine: str, stage: int, param_dtype: str, kept:
     )
     assert found.pop("compute") == "bf16"
     assert " ".join(found.values()) == kept
+
+
+@pytest.mark.parametrize(
+    ("engine", "stage", "runs"),
+    [("ddp", 0, True), ("deepspeed", 2, True), ("deepspeed", 3, False), ("fsdp", 3, False)],
+)
+def test_weights_of_few_bits_are_not_sharded(engine: str, stage: int, runs: bool) -> None:
+    for base in ("nf4", "int8"):
+        build = Build(depth=2, zero_stage=stage, base=base)
+        assert (ENGINES[engine].lacks(build, "cuda") is None) == runs
+    assert ENGINES[engine].lacks(Build(depth=2, zero_stage=stage, base="bf16"), "cuda") is None
+
+
+def test_beside_a_base_of_its_own_type_the_rest_is_as_products_are() -> None:
+    ddp = ENGINES["ddp"]
+    assert ddp.dtypes("bf16", Build(depth=2))["weights"] == "fp32"
+    for base in ("bf16", "nf4", "int8"):
+        assert ddp.dtypes("bf16", Build(depth=2, base=base))["weights"] == "bf16"
+        assert ddp.dtypes("fp16", Build(depth=2, base=base))["weights"] == "fp32"
+    own = Build(depth=2, base="nf4", param_dtype="fp32")
+    assert ddp.dtypes("bf16", own)["weights"] == "fp32"
+    both = Build(depth=2, base="bf16", param_dtype="fp32")
+    assert ddp.lacks(both, "cuda") is not None

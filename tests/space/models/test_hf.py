@@ -225,3 +225,14 @@ def test_a_depth_by_encoder_and_decoder_is_set_in_both() -> None:
     assert HF.at_depth(of, 2) == of
     deep = HF.at_depth(of, 5)["config"]
     assert (deep["encoder_layers"], deep["decoder_layers"]) == (5, 5)
+
+
+def test_bitsandbytes_is_needed_for_a_quantized_base_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("autotune.installed.importlib.util.find_spec", lambda name: None)
+    for base in ("nf4", "int8"):
+        why = HF.lacks(recipe(), "base", base)
+        assert why.startswith("bitsandbytes is not installed; run ")
+        assert "[qlora]" in why
+    assert HF.lacks(recipe(), "base", "bf16") == ""
