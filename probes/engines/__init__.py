@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from autotune.wire.ranks import ModelSpec, Start
+from probes import routing
 from probes.compiling import compile_blocks
 from probes.faults import UnsupportedError
 from probes.models import Batch, FamilyModels
@@ -94,8 +95,9 @@ def stored_as(param_dtype: str) -> Iterator[None]:
 
 
 def made(spec: ModelSpec, family: FamilyModels) -> nn.Module:
-    """The module of `spec`, with compiled blocks if requested."""
+    """The module of `spec`, with forced experts, and compiled blocks if requested."""
     module = family.make(spec)
+    routing.install(module)
     if spec.compile == "on":
         blocks = list(family.blocks(module))
         if not blocks:
