@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from autotune.wire.helpers import Count, Counted, Parameters
 from autotune.wire.ranks import ModelSpec
+from probes import routing
 from probes.dataless import dataless
 from probes.faults import UnsupportedError
 from probes.models import FamilyModels, family
@@ -34,7 +35,7 @@ def count(request: Count) -> Counted:
     made = family(request.models[0].name)
     alike = not made.on_meta and _batches_are_alike(made, request)
     counts = [_parameters(spec) for spec in request.models]
-    parameters = [each for each, _, _ in counts]
+    parameters = [each[0] for each in counts]
     uncounted = ""
     try:
         shares = _shares(request, parameters)
@@ -56,10 +57,11 @@ def count(request: Count) -> Counted:
         flops_per_sample=flops,
         uncounted=uncounted,
         unread=sorted(
-            frozenset.intersection(*(unread for _, unread, _ in counts))
+            frozenset.intersection(*(unread for _, unread, *_ in counts))
             - (frozenset() if alike else {"seq_len"})
         ),
         blocks=counts[-1][2],
+        routing=counts[-1][3],
     )
 
 
@@ -114,9 +116,9 @@ def _one_step(spec: ModelSpec, seq_len: int) -> None:
     made.loss(module, batch).backward()  # type: ignore[no-untyped-call]
 
 
-def _parameters(spec: ModelSpec) -> tuple[Parameters, frozenset[str], int]:
-    """Parameters of a model, the settings that its function did not read, and the number of its
-    units."""
+def _parameters(spec: ModelSpec) -> tuple[Parameters, frozenset[str], int, str]:
+    """Parameters of a model, the settings that its function did not read, the number of its units,
+    and the routing of its experts, as `routing.of` has it."""
     made = family(spec.name)
     with torch.device("meta"):
         module = made.make(spec)
@@ -137,7 +139,7 @@ def _parameters(spec: ModelSpec) -> tuple[Parameters, frozenset[str], int]:
         linear=made.linear,
         own_optimizer=made.optimizer() is not None,
     )
-    return counted, made.unread, len(units)
+    return counted, made.unread, len(units), routing.of(module)
 
 
 def _flops(spec: ModelSpec, seq_len: int) -> float:

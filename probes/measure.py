@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autotune.wire.ranks import Entered, ModelSpec, Probe, Progress, Rows
-from autotune.wire.reports import Report
+from autotune.wire.reports import TRAIN, InPhase, Peaks, Report
 from autotune.wire.stopping import Phase, Series, Steps
+from probes import routing
 from probes.compiling import Compiler
 from probes.conditions import Watch
 from probes.engines import Engine
@@ -35,6 +36,8 @@ LIFE_SIGN_S = 5.0
 LONGEST_STEPS = 2
 """Steps on the longest samples, if lengths differ. The first makes the optimizer's state; the
 second then shows the peak of training."""
+ROUTED_STEPS = 2
+"""Steps with a hot expert, after the timed ones. The first makes room; the second is timed."""
 
 
 class Tell(Protocol):
@@ -69,8 +72,12 @@ class Live:
     history: History = field(default_factory=History)
 
     def probe(self, probe: Probe, tell: Tell) -> Report:
-        """Run `probe`. Raises the errors of its steps. If something compiles, there is a step for
-        it before the warm-up."""
+        """Run `probe`. Raises the errors of its steps.
+
+        If something compiles, there is a step for it before the warm-up.
+        """
+        if probe.routing:
+            routing.force(probe.routing[0])
         self.engine.prepare(probe.micro_batch, probe.micro_steps)
         self.meter.reset()
         progress = _Progress(probe.number, self.world, tell)
@@ -79,8 +86,7 @@ class Live:
         shapes = stepper.shapes if self.compiles == "model" else {()}
         if self.compiles and not shapes <= self.history.compiled:
             tell(Entered(Phase.COMPILE))
-            if probe.longest:
-                stepper.longest()
+            stepper.longest()
             stepper.step()
             self.history.compiled |= shapes
         tell(Entered(Phase.WARMUP))
@@ -117,7 +123,7 @@ class Live:
         compile_s, times = compile_s - before[0], times - before[2]
         if self.compiler is not None:
             compile_s, shape_s = self.world.slowest(compile_s, shape_s)
-        return Report(
+        report = Report(
             number=probe.number,
             step_s=steps.step_s,
             warmup_step_s=steps.warmup.step_s,
@@ -134,6 +140,26 @@ class Live:
             shape_compile_s=shape_s,
             energy=looking.energy.used(sum(timed.step_s)) if timed.step_s else None,
         )
+        for other in probe.routing[1:]:
+            tell(Entered(Phase.HOT))
+            report = self._routed(other, report, stepper)
+        return report
+
+    def _routed(self, other: str, report: Report, stepper: _Stepper) -> Report:
+        """`report` with the peaks of steps with another routing, too, which follow its steps: the
+        allocator keeps what it has."""
+        routing.force(other)
+        retries = self.meter.retries()
+        stepper.longest()
+        for _ in range(ROUTED_STEPS):
+            step_s, _ = stepper.step()
+            self.meter.sample()
+        retried = self.meter.retries() - retries
+        found = replace(self.meter.peaks(), alloc_retries=retried)
+        largest = Peaks.largest([report.peaks, found])
+        trained = InPhase(peaks=report.peaks, seconds=0.0, count=0)
+        phases = {TRAIN: trained, other: InPhase(peaks=largest, seconds=step_s, count=1)}
+        return replace(report, loss=stepper.loss, peaks=largest, phases=phases)
 
     def _compiled(self) -> tuple[float, float, int]:
         """Seconds of compiling so far, seconds for each shape, and number of compilations."""
@@ -240,7 +266,9 @@ class _Stepper:
         return [whole_s / steps, ran_s]
 
     def longest(self) -> None:
-        """One step on only the longest samples."""
+        """One step on only the longest samples, if there are any."""
+        if not self._longest:
+            return
         self._step(self._longest * self._probe.micro_steps)
         self._progress.alive()
 

@@ -335,7 +335,7 @@ def test_an_option_is_the_same_after_a_manifest(name: str) -> None:
         "allocator": "expandable,max_split_size_mb:128+garbage_collection_threshold:0.8",
         "tokens_per_batch": "4096,8192", "length_mix": "lengths.csv", "pad_to_multiple": "8",
         "buckets": "0,4", "run_steps": "5000",
-        "global_batch": "96tok", "objective": "samples_per_s",
+        "global_batch": "96tok", "routing": "balanced,hot", "objective": "samples_per_s",
         "sampler": "tpe", "seed": "7", "trials": "9", "finals": "2", "learn_from": "a folder",
         "out": "a folder", "storage": "sqlite:////a/b.db", "log": "wandb-offline,tensorboard",
         "script": "true {attn} {lr}", "axis": "attn=sdpa,eager", "given": "lr=1",

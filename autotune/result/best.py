@@ -37,9 +37,10 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Held = Annotated[str, Meta(pattern="^(fp32|bf16|fp16|8 bit)$")]
 Ceiling = Annotated[float, Meta(gt=0, le=1)]
 
-Phase = Literal["train", "evaluate", "save"]
+Phase = Literal["train", "evaluate", "save", "hot"]
 PHASES: tuple[Phase, ...] = ("train", "evaluate", "save")
-"""The phases of a script's run."""
+"""The phases of a script's run. "hot" is a model's training with a hot expert."""
+Routed = Literal["balanced", "hot", "balanced,hot", "as initialised", "the script's own"]
 
 MOST_BYTES = 16 * 2**20
 UNKNOWN = "unknown"
@@ -164,13 +165,15 @@ class PeakBytes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseTook:
-    """The peaks of a phase of a script, and how long it took."""
+    """The peaks of a phase, and how long it took."""
 
     peak_bytes: PeakBytes
     seconds: float | None = None
     """Sum over all occurrences; None for training."""
     count: Count | None = None
     """Number of occurrences; None for training."""
+    tokens_per_s: Rate | None = None
+    """With a hot expert, of one step; None where lengths differ, and of what trains nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,8 +215,8 @@ class Measured:
     bucket_lengths: tuple[Positive, ...] | None = None
     """With `buckets`, the lengths to which batches are padded."""
     phases: dict[Phase, PhaseTook] | None = None
-    """Peaks by phase, if a script was seen to do more than train. `peak_bytes` has the largest of
-    all."""
+    """Peaks by phase, if a script was seen to do more than train, or a model was also trained with
+    a hot expert. `peak_bytes` has the largest of all; rates are those of "train"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,6 +345,9 @@ class Best:
     unseen: tuple[Phase, ...] | None = None
     """Phases of a script that were not seen in the runs of `config`; None for models, which only
     train, and for recordings."""
+    routing: Routed | None = None
+    """How tokens were spread over experts: in the timed steps, then in those after them, whose
+    peak counts, too. None of a model without experts, and of scripts that may have none."""
     length_mix: LengthMix | None = None
     """Lengths of the measured samples; None if all have config.seq_len."""
     exports: dict[str, dict[str, Any]]

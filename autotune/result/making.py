@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, get_args
 
 from autotune.result.best import (
     FINALS,
@@ -22,6 +22,7 @@ from autotune.result.best import (
     PeakErrors,
     Phase,
     PhaseTook,
+    Routed,
     StepTime,
     Sure,
     Tie,
@@ -32,7 +33,7 @@ from autotune.space.engines import engine_of
 from autotune.space.outcome import Objective, Record, Verdict, phase_of_peak
 from autotune.space.space import Limits, Space
 from autotune.space.workload import Workload
-from autotune.wire.reports import InPhase, Peaks, Ran
+from autotune.wire.reports import HOT, InPhase, Peaks, Ran
 
 
 def best_of(
@@ -75,6 +76,7 @@ def best_of(
         },
         candidates=len(space.candidates),
         prediction=_prediction(records, of_script=space.workload.of_script),
+        routing=next((each for each in get_args(Routed) if each == space.workload.routed), None),
         length_mix=space.workload.length_mix,
         unseen=unseen(choice.record.measured.phases) if command is not None else None,
         exports=_exports(
@@ -237,6 +239,7 @@ def _dtypes(candidate: Candidate, workload: Workload) -> dict[str, str] | None:
 def _measured(record: Record, workload: Workload, limits: Limits) -> Measured:
     found, batches = record.measured, workload.batches(record.candidate)
     peaks = found.peaks
+    tokens = None if batches else workload.step_tokens(record.candidate)
     return Measured(
         tokens_per_s=found.tokens_per_s,
         samples_per_s=found.samples_per_s,
@@ -256,7 +259,11 @@ def _measured(record: Record, workload: Workload, limits: Limits) -> Measured:
         joules_per_token=found.joules_per_token,
         real_share=found.real_share,
         bucket_lengths=tuple(batches.ends) or None if batches else None,
-        phases={_phase(name): _took(each) for name, each in found.phases.items()} or None,
+        phases={
+            _phase(name): _took(each, tokens if name == HOT else None)
+            for name, each in found.phases.items()
+        }
+        or None,
     )
 
 
@@ -271,15 +278,19 @@ def peak_phase(phases: Mapping[str, InPhase]) -> Phase | None:
     return _phase(name) if name not in ("", PHASES[0]) else None
 
 
-def _took(found: InPhase) -> PhaseTook:
+def _took(found: InPhase, tokens: float | None = None) -> PhaseTook:
+    """What a phase took, in which each time so many `tokens` were trained."""
     peak_bytes = _peak_bytes(found.peaks)
     if not found.count:  # training is not timed here
         return PhaseTook(peak_bytes=peak_bytes)
-    return PhaseTook(peak_bytes=peak_bytes, seconds=found.seconds, count=found.count)
+    rate = tokens and tokens * found.count / found.seconds
+    return PhaseTook(
+        peak_bytes=peak_bytes, seconds=found.seconds, count=found.count, tokens_per_s=rate
+    )
 
 
 def _phase(name: str) -> Phase:
-    return next(phase for phase in PHASES if phase == name)
+    return next(phase for phase in get_args(Phase) if phase == name)
 
 
 def _peak_bytes(peaks: Peaks) -> PeakBytes:

@@ -22,6 +22,8 @@ Dtype = Literal["auto", "fp32", "bf16", "fp16"]
 RECORDED = "table:"
 SCRIPTS = ("script:", RECORDED)
 """Prefixes of the models of scripts: launched ones, or runs that others recorded."""
+OWN = "own"
+"""Routing that is not forced: a router's, as initialised, or a script's."""
 Natural = Annotated[int, msgspec.Meta(ge=1, lt=10**9)]
 
 
@@ -73,6 +75,9 @@ class Workload:
     """Lengths of the samples; None if all have a candidate's seq_len."""
     nodes: int = 1
     """Number of machines."""
+    routing: list[str] = field(default_factory=list)
+    """How tokens spread over experts: `ROUTINGS` of the timed steps and of those that follow, or
+    `OWN`. Empty for a model without experts."""
 
     @property
     def ranks_on_a_node(self) -> int:
@@ -91,6 +96,12 @@ class Workload:
     def of_script(self) -> bool:
         """Whether it is a user's script, whose model is unknown."""
         return self.model.startswith(SCRIPTS)
+
+    @property
+    def routed(self) -> str:
+        """Its routing, for people and best.json; empty for a model without experts."""
+        own = "the script's own" if self.of_script else "as initialised"
+        return own if self.routing == [OWN] else ",".join(self.routing)
 
     @property
     def recorded(self) -> bool:

@@ -349,6 +349,6 @@ def _verified(best: Best, before: Report, after: Report, on: Device | None = Non
         growth_bytes_per_100_steps=None if best.command else grown_bytes * 100 / made,
         other_hardware=other_hardware(best, on) or None,
         faster=_is_faster(best, quarters),
-        peak_in=peak_phase(after.phases) if best.command else None,
+        peak_in=peak_phase(after.phases),
         unseen=unseen(after.phases) if best.command else None,
     )

@@ -136,6 +136,9 @@ class Counted:
     """Settings that the user's function reads for none of the models."""
     blocks: int = 0
     """Number of parts of the last model that are sharded on their own."""
+    routing: str = ""
+    """Of the last model: "forced" if tokens can be sent to its experts as one likes, "own" if only
+    its routers send them; empty without experts."""
 
 
 @dataclass(frozen=True)

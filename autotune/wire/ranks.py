@@ -52,6 +52,9 @@ class Start:
     """On emulated devices: whether this rank alone stands for all `world_size` ranks."""
 
 
+BALANCED, HOT = "balanced", "hot"
+ROUTINGS = (BALANCED, HOT)
+"""How tokens spread over experts: evenly, or with a hot expert, as in trained models."""
 Rows = list[list[int]]
 """Lengths of samples by [row][sample]."""
 
@@ -80,6 +83,9 @@ class Probe:
     """Lengths that batches are padded to, ascending; empty for those of their longest rows."""
     pack: bool = False
     """Whether a row holds several samples, and has seq_len tokens."""
+    routing: list[str] = field(default_factory=list)
+    """How tokens spread over experts, of `ROUTINGS`: in all steps, and in a few that follow. Empty
+    for a model without experts, or whose own routers choose."""
 
     def padded(self, rows: Rows) -> int:
         """Tokens of each row of a batch."""

@@ -35,9 +35,12 @@ class Peaks:
         return cls(**{name: max(getattr(each, name) for each in peaks) for name in names})
 
 
-TRAIN, EVALUATE, SAVE = "train", "evaluate", "save"
-"""Names of the phases of a run."""
-DURING = {TRAIN: "in training", EVALUATE: "in evaluation", SAVE: "while saving"}
+TRAIN, EVALUATE, SAVE, HOT = "train", "evaluate", "save", "hot"
+"""Names of the phases of a run. The last is of training, after the first, with a hot expert."""
+DURING = {
+    TRAIN: "in training", EVALUATE: "in evaluation", SAVE: "while saving",
+    HOT: "with a hot expert",
+}  # fmt: skip
 """The phases in words."""
 
 
@@ -191,4 +194,4 @@ class Report:
     energy: Energy | None = None
     """None if it was not counted, or the time was too short."""
     phases: dict[str, InPhase] = field(default_factory=dict)
-    """Peaks by phase, if a script was seen to do more than train."""
+    """Peaks by phase, if a script was seen to do more than train, or experts were hot."""

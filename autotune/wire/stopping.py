@@ -26,6 +26,8 @@ class Phase(StrEnum):
     COMPILE = "compile"
     WARMUP = "warmup"
     TIMED = "timed"
+    HOT = "hot"
+    """With a hot expert, after the timed steps."""
     DONE = "done"
 
 

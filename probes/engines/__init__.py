@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from autotune.wire.ranks import ModelSpec, Start
+from probes import routing
 from probes.compiling import compile_blocks
 from probes.faults import UnsupportedError
 from probes.models import Batch, FamilyModels, quantized
@@ -90,9 +91,13 @@ def stored_as(param_dtype: str) -> Iterator[None]:
 
 
 def made(spec: ModelSpec, family: FamilyModels, dtype: str = "fp32") -> nn.Module:
-    """The module of `spec`, with products in `dtype`, and compiled blocks if requested."""
+    """The module of `spec`, with products in `dtype`, its experts forced.
+
+    Its blocks are compiled if that is requested.
+    """
     module = family.make(spec)
     quantized.computes_in(module, DTYPES[dtype])
+    routing.install(module)
     if spec.compile == "on":
         blocks = list(family.blocks(module))
         if not blocks:

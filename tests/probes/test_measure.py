@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from autotune.measure.replay.runner import walk
 from autotune.space.candidate import Candidate
-from autotune.wire.ranks import Entered, ModelSpec, Probe
-from autotune.wire.reports import Energy
+from autotune.wire.ranks import BALANCED, HOT, Entered, ModelSpec, Probe
+from autotune.wire.reports import TRAIN, Energy, Peaks
 from autotune.wire.stopping import Phase
-from probes import conditions, worker
+from probes import conditions, routing, worker
 from probes.compiling import Compiler
 from probes.conditions import Watch
-from probes.measure import Attention, History, Live
+from probes.measure import ROUTED_STEPS, Attention, History, Live
 from probes.models import Batch, chunked
 from probes.world import World
 from tests.support import defaults
@@ -331,6 +331,62 @@ class Counted(Watch):
             return Energy(30.0 * of_s, "cpu")
 
         self.energy.used = used  # type: ignore[method-assign]
+
+
+class Growing(NoMeter):
+    """Sees a larger peak each time."""
+
+    seen = 0
+
+    def peaks(self) -> Peaks:
+        self.seen += 1
+        return Peaks.same(self.seen)
+
+    def retries(self) -> int:
+        return self.seen
+
+
+@pytest.mark.parametrize("needed_step_s", [None, 1e-12])
+def test_hot_steps_follow_the_others_and_only_their_peak_counts(
+    needed_step_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now: list[str] = []
+    monkeypatch.setattr(routing, "force", now.append)
+    asked = probe(routing=[BALANCED, HOT], needed_step_s=needed_step_s)
+    engine, report, told = run(asked, meter=Growing())
+    assert now == [BALANCED, HOT]
+    assert told[-1] == Entered(Phase.HOT)
+    timed = [] if report.stopped_early else report.step_s
+    assert engine.calls.count("u") == len([*report.warmup_step_s, *timed]) + ROUTED_STEPS
+    assert report.stopped_early == (needed_step_s is not None)
+    assert report.peaks == Peaks.same(2)
+    assert {name: (seen.peaks.device_bytes, seen.count) for name, seen in report.phases.items()} \
+        == {TRAIN: (1, 0), HOT: (2, 1)}  # fmt: skip
+    assert report.phases[HOT].seconds > 0
+
+
+def test_retries_of_hot_steps_count_as_those_of_timed_ones() -> None:
+    class Retrying(NoMeter):
+        looked = 0
+
+        def retries(self) -> int:
+            self.looked += 1
+            return self.looked // 5  # the fifth look is the one after the hot steps
+
+    _, report, _ = run(probe(routing=[BALANCED, HOT]), meter=Retrying())
+    assert report.phases[TRAIN].peaks.alloc_retries == 0
+    assert report.peaks.alloc_retries == 1
+
+
+def test_one_routing_is_that_of_all_steps_and_none_is_left_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now: list[str] = []
+    monkeypatch.setattr(routing, "force", now.append)
+    assert run(probe(routing=[HOT]))[1].phases == {}
+    assert now == [HOT]
+    run(probe())
+    assert now == [HOT]
 
 
 def test_energy_is_that_of_the_timed_steps() -> None:

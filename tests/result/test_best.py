@@ -455,7 +455,7 @@ OPTIONAL = {"width", "vocab_size", "headroom_bytes", "disturbed_share", "host_ca
             "kernels", "compile_s", "verified", "joules_per_token", "pareto", "same_batch",
             "candidates", "update_share", "tokens", "waiting_share", "rows", "command", "nodes",
             "repeats", "unconfirmed", "device", "data_parallel", "degrees", "phases", "unseen",
-            "compilations", "spread_s", "bucket_lengths",
+            "compilations", "spread_s", "bucket_lengths", "routing",
             *ASKED_AXES} - {"optimizer"}  # fmt: skip
 
 

@@ -50,6 +50,16 @@ def known(spec: BuildSpec) -> OwnModel:
     )  # fmt: skip
 
 
+class Experts(nn.Linear):
+    """Those of a mixture with a way of its own."""
+
+
+def routed(spec: BuildSpec) -> OwnModel:
+    module = Net(spec)
+    module.blocks = nn.ModuleList(Experts(WIDTH, WIDTH) for _ in range(spec.depth))
+    return OwnModel(module=module, make_batch=batch, loss=loss)
+
+
 def nothing(spec: BuildSpec) -> object:
     return Net(spec)
 

@@ -220,7 +220,7 @@ def flattened(body: dict[str, Any], before: str = "") -> dict[str, Any]:
 def _head(console: Console, found: Plan) -> None:
     fixed = _fixed(found)
     said = [f"{name} {fixed[name]}"
-            for name in ("model", "parameters", "task", "target_len", "lora", "dtype")
+            for name in ("model", "parameters", "task", "target_len", "lora", "dtype", "routing")
             if name in fixed]  # fmt: skip
     gpus = f"{found.gpus} x {fixed['device']}"
     line = f"{', '.join(said)}; {gpus}, {_allowed(found)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
@@ -23,7 +23,7 @@ from autotune.space.outcome import Verdict, others_share
 from autotune.units import gib
 from autotune.wire.messages import Message, WireError
 from autotune.wire.ranks import Entered, Fault, Hello, Probe, Progress, Ready, Start, Stop, Store
-from autotune.wire.reports import Energy, Peaks, Report
+from autotune.wire.reports import Energy, InPhase, Peaks, Report
 from autotune.wire.stopping import Phase
 from autotune.wire.stream import TamperedError
 
@@ -35,6 +35,7 @@ PHASE_DEADLINE_S = {
     Phase.COMPILE: 600.0,
     Phase.WARMUP: 180.0,
     Phase.TIMED: 180.0,
+    Phase.HOT: 180.0,
     Phase.DONE: 30.0,
 }
 STEP_DEADLINE_S = 30.0
@@ -345,7 +346,7 @@ def phase_deadlines(budget_s: float) -> dict[Phase, float]:
     A step of a tenth of the budget is too long to be measured.
     """
     step_s = max(STEP_DEADLINE_S, STEP_DEADLINE_SHARE * budget_s)
-    steps = (Phase.WARMUP, Phase.TIMED)
+    steps = (Phase.WARMUP, Phase.TIMED, Phase.HOT)
     return {p: min(s, step_s) if p in steps else s for p, s in PHASE_DEADLINE_S.items()}
 
 
@@ -356,6 +357,7 @@ def merge(told: list[list[Report]]) -> Report:
     return replace(
         hosts[0],
         peaks=Peaks.largest([host.peaks for host in hosts]),
+        phases=InPhase.largest([host.phases for host in hosts]),
         state_bytes=max(host.state_bytes for host in hosts),
         conditions=replace(
             max((host.conditions for host in hosts), key=others_share),
@@ -367,11 +369,18 @@ def merge(told: list[list[Report]]) -> Report:
 
 def _of_host(reports: list[Report]) -> Report:
     """One report for the ranks of one host: largest peaks; host memory and CPU time summed."""
-    peaks = [report.peaks for report in reports]
     first = reports[0]
+
+    def peaks(each: Sequence[Peaks]) -> Peaks:
+        return replace(Peaks.largest(each), host_bytes=sum(p.host_bytes for p in each))
+
     return replace(
         first,
-        peaks=replace(Peaks.largest(peaks), host_bytes=sum(p.host_bytes for p in peaks)),
+        peaks=peaks([report.peaks for report in reports]),
+        phases={
+            name: replace(found, peaks=peaks([report.phases[name].peaks for report in reports]))
+            for name, found in first.phases.items()
+        },
         state_bytes=max(report.state_bytes for report in reports),
         conditions=replace(
             first.conditions,

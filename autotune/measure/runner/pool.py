@@ -35,7 +35,7 @@ from autotune.units import gib
 from autotune.wire.agents import Task
 from autotune.wire.dial import Dial
 from autotune.wire.helpers import Described
-from autotune.wire.reports import Report
+from autotune.wire.reports import Peaks, Report
 from autotune.wire.stopping import Phase
 
 UNTRACED = "memory is predicted by formulas alone, since the models were not traced"
@@ -203,8 +203,12 @@ class Pool:
 
     def _of_all(self, of_one: Report) -> Report:
         """The report of all ranks of a machine, from the one that ran."""
-        host_bytes = self._workload.ranks_on_a_node * of_one.peaks.host_bytes
-        return replace(of_one, peaks=replace(of_one.peaks, host_bytes=host_bytes))
+
+        def whole(peaks: Peaks) -> Peaks:
+            return replace(peaks, host_bytes=self._workload.ranks_on_a_node * peaks.host_bytes)
+
+        phases = {n: replace(seen, peaks=whole(seen.peaks)) for n, seen in of_one.phases.items()}
+        return replace(of_one, peaks=whole(of_one.peaks), phases=phases)
 
     def _take_seats(self, until: float) -> None:
         """Take seats for the next group. Wait for silent nodes until they speak or are lost.

@@ -10,7 +10,7 @@ from autotune.space.candidate import Candidate
 from autotune.space.engines import engine_of
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
-from autotune.wire.ranks import Probe, Start
+from autotune.wire.ranks import ROUTINGS, Probe, Start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,7 @@ class Requests:
             micro_steps=job.micro_steps,
             rule=job.rule,
             needed_step_s=job.needed_step_s,
+            routing=[each for each in self.workload.routing if each in ROUTINGS],
         )
         if (mix := self.workload.length_mix) is None:
             return plain

@@ -11,8 +11,9 @@ from autotune.space.models import FAMILIES
 from autotune.space.models.counted import CountedShape
 from autotune.space.options import Options
 from autotune.space.space import Fixed
-from autotune.space.workload import Workload
+from autotune.space.workload import OWN, Workload
 from autotune.wire.helpers import Count, Counted
+from autotune.wire.ranks import ROUTINGS
 
 CountModels = Callable[[Count], Counted]
 """Counts models; raises the errors of `runner.counting.count`."""
@@ -86,6 +87,21 @@ def remarks(options: Options, found: Counted) -> tuple[list[Fixed], dict[str, st
         if not lengths:
             whys["seq_len"] = "make_batch does not use it: a token is a sample here"
     return said, whys
+
+
+def routing_of(options: Options, found: Counted | None) -> list[str]:
+    """That of a model that was `found`, or has a closed form and no experts.
+
+    Raises:
+        UsageError: another was asked for.
+    """
+    asked, how = options.space.routing, found.routing if found else ""
+    if how == "forced":
+        return asked.split(",") if asked else [*ROUTINGS]
+    if asked:
+        why = "its own routers alone send tokens to its experts" if how else "has no experts"
+        raise UsageError(f"--routing {asked}: {options.model.name}: {why}; leave it out")
+    return [OWN] if how else []
 
 
 def of_one_length(workload: Workload) -> Workload:

@@ -139,6 +139,11 @@ class Recording:
                 f"--length-mix {options.space.length_mix}: {path} was recorded with samples of one"
                 " length; leave it out"
             )
+        if options.space.routing is not None:
+            raise UsageError(
+                f"--routing {options.space.routing}: {path} was recorded with the routing that it"
+                " has; leave it out"
+            )
         of_gpt = {"width": model.width, "vocab_size": model.vocab_size}
         for name, asked in [(name, (options.flat() | of_gpt)[name]) for name in _SHARED]:
             recorded = getattr(self.grid.workload, name)

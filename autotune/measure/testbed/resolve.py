@@ -11,7 +11,13 @@ from autotune.device.device import Device
 from autotune.errors import UsageError
 from autotune.measure.testbed.basis import Basis, limits_of
 from autotune.measure.testbed.candidates import asked_axes, axes_of
-from autotune.measure.testbed.counted import CountModels, counted, of_one_length, remarks
+from autotune.measure.testbed.counted import (
+    CountModels,
+    counted,
+    of_one_length,
+    remarks,
+    routing_of,
+)
 from autotune.measure.testbed.facts import facts, usual_optimizer
 from autotune.measure.testbed.lacking import check_machine
 from autotune.measure.testbed.lengths import padded_longest, read_mix
@@ -30,6 +36,7 @@ from autotune.space.models.defaults import Defaults
 from autotune.space.options import Options
 from autotune.space.space import Fixed, Space
 from autotune.space.workload import Workload
+from autotune.wire.helpers import Counted
 from autotune.wire.ranks import padded_to
 
 
@@ -83,12 +90,17 @@ def resolve(
     )
     check_machine(options, workload, device, here=here)
     family, said, unread = FAMILIES[options.model.family], list[Fixed](), dict[str, str]()
+    found: Counted | None = None
     if known is not None and not family.is_code:
-        workload = replace(workload, shapes=known.shapes, vocab_size=known.vocab_size)
+        workload = replace(
+            workload, shapes=known.shapes, vocab_size=known.vocab_size, routing=known.routing
+        )
     elif family.counted:
         assert count is not None, "whoever offers such models can count them"
         workload, found = counted(workload, model.depths, model.seq_lens, count, device.kind)
         said, unread = remarks(options, found)
+    if known is None or family.is_code:
+        workload = replace(workload, routing=routing_of(options, found))
     seq_lens = model.seq_lens
     if "seq_len" in unread:
         workload, seq_lens = of_one_length(workload), (1,)
@@ -121,6 +133,7 @@ def resolve(
             *_batch(options),
             Fixed("engine", options.space.engine, "--engine"),
             *said,
+            *_routing(options, workload),
             *([] if "optimizer" in axes else [usual_optimizer(workload, axes["depth"][0])]),
         ],
         whys={"optimizer": AXES["optimizer"].flag} | whys,
@@ -203,6 +216,11 @@ def _check_positions(options: Options, flag: str, length: int, recipe: dict[str,
 def _batch(options: Options) -> list[Fixed]:
     batch = options.space.global_batch
     return [] if batch is None else [Fixed("global_batch", str(batch), "--global-batch")]
+
+
+def _routing(options: Options, workload: Workload) -> list[Fixed]:
+    why = "--routing" if options.space.routing else "the model has experts"
+    return [Fixed("routing", workload.routed, why)] if workload.routing else []
 
 
 def chosen_dtype(options: Options, device: Device) -> tuple[str, str]:

@@ -24,7 +24,7 @@ from autotune.space.models.defaults import MICRO_BATCHES
 from autotune.space.models.described import Description, described
 from autotune.space.options import Options
 from autotune.space.space import Fixed, Space
-from autotune.space.workload import Workload
+from autotune.space.workload import OWN, Workload
 
 _UNTOLD: dict[str, tuple[Any, ...]] = {
     name: (1 if axis.plain is None else axis.plain,) for name, axis in AXES.items() if axis.always
@@ -69,6 +69,7 @@ def resolve_script(
             else guessed(depth, axes["seq_len"], tokens, limits.capacity_bytes)
             for depth in axes["depth"]
         ],
+        routing=[OWN] if command.says("ep") or (model and model.experts) else [],
     )
     return Basis(
         workload=workload,

@@ -14,6 +14,7 @@ _DOING = {
     Phase.COMPILE: "compiling",
     Phase.WARMUP: "warming up",
     Phase.TIMED: "timing",
+    Phase.HOT: "training with a hot expert",
     Phase.DONE: "done",
 }
 _DOING_OF_SCRIPT = {

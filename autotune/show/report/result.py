@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from autotune.result.best import FINALS, Best, Config, Measured, Tie
+from autotune.result.best import FINALS, Best, Config, Measured, Routed, Tie
 from autotune.show.report.cells import cells_table, joules, product, same_batch_table
 from autotune.show.report.objective import of_objective, rate
 from autotune.show.report.text import counts_text, paragraph, print_lines, printable, si, visible
@@ -27,6 +27,16 @@ FEW_PEAKS = 5
 """The median error of fewer peaks is not shown."""
 UNSEEN = {EVALUATE: "evaluation", SAVE: "saving"}
 DOES = {EVALUATE: "evaluates", SAVE: "saves"}
+ROUTED: dict[Routed, str] = {
+    "balanced": "Routing: balanced. A trained router is less even, and may need more memory.",
+    "hot": "Routing: speed and peak are those with a hot expert.",
+    "balanced,hot": "Routing: the speed is balanced experts'; the ceiling holds with a hot one,"
+    " too. A trained router is in between.",
+    "as initialised": "Routing: as initialised. A trained router is less even, and may need more"
+    " memory.",
+    "the script's own": "Routing: the script's own. Later in training it may be less even, and"
+    " need more memory.",
+}
 HOST_FULL = 0.8
 """Above this used share of the host's memory, more processes may not have room."""
 
@@ -134,7 +144,8 @@ def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, 
 
 def sentences(best: Best) -> list[str]:
     """The winner in sentences: speed, memory, certainty."""
-    return [_speed(best), *_waiting(best), _memory(best), *_phases(best), *_sure(best)]
+    routed = [ROUTED[best.routing]] if best.routing else []
+    return [_speed(best), *_waiting(best), _memory(best), *_phases(best), *routed, *_sure(best)]
 
 
 def _of_same_batch(best: Best) -> list[str]:

@@ -16,6 +16,7 @@ from autotune.space.models import gpt
 from autotune.space.options.flag import Flag, as_it_is, listed, option, word
 from autotune.space.workload import Dtype, GlobalBatch, parse_global_batch
 from autotune.units import parse_int, parse_ints
+from autotune.wire.ranks import ROUTINGS
 from autotune.wire.settings import Axis
 
 _ON_CUDA, _ON_CPU = gpt.FAMILY.defaults({}, "cuda"), gpt.FAMILY.defaults({}, "cpu")
@@ -84,6 +85,11 @@ class SpaceOptions:
         "--global-batch", parse_global_batch, "BATCH",
         "Batch of one optimizer step over all ranks, in tokens (65536tok) or samples (256)."
         " Candidates that do not divide it are left out (default: one micro-step per rank).")
+    routing: str | None = word(
+        "--routing", (*ROUTINGS, ",".join(ROUTINGS)),
+        "How tokens spread over the experts of a mixture of experts: balanced; hot, about as in"
+        " trained models; or balanced steps, then a few hot ones, whose peak counts, too"
+        " (default: balanced,hot).")
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -27,7 +27,7 @@ from autotune.space.engines.deepspeed import DeepSpeed
 from autotune.space.outcome import Verdict
 from autotune.wire.budget import VirtualTime
 from autotune.wire.ranks import Fault
-from autotune.wire.reports import Energy
+from autotune.wire.reports import Energy, InPhase, Peaks
 from autotune.wire.stopping import Phase
 from tests.support import defaults
 from tests.support.agents import until
@@ -123,6 +123,17 @@ def test_ranks_of_one_host_add_up_their_host_memory_and_nothing_else() -> None:
     second = replace(first, peaks=replace(first.peaks, device_bytes=7 * MIB, host_bytes=MIB))
     merged = group_module.merge([[first, second]]).peaks
     assert merged == replace(first.peaks, device_bytes=7 * MIB, host_bytes=6 * MIB)
+
+
+def test_phases_of_ranks_are_put_together_as_their_peaks_are() -> None:
+    first = report(1.0, 5 * MIB)
+    phases = {"hot": InPhase(peaks=first.peaks, seconds=1.0, count=1)}
+    larger = {"hot": replace(phases["hot"], peaks=Peaks.same(7 * MIB))}
+    merged = group_module.merge([
+        [replace(first, phases=phases), replace(first, phases=larger)],
+        [replace(first, phases=phases)],
+    ]).phases["hot"].peaks  # fmt: skip
+    assert (merged.device_bytes, merged.host_bytes) == (7 * MIB, 12 * MIB)
 
 
 def test_of_several_hosts_the_one_that_holds_or_suffers_the_most_counts() -> None:

@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from rich.console import Console
@@ -16,7 +17,7 @@ from autotune.result.choice import Repeats, winner
 from autotune.result.making import best_of
 from autotune.show.report import Reporter
 from autotune.show.report.reporters import reporter_for
-from autotune.show.report.result import Caution, cautions
+from autotune.show.report.result import ROUTED, Caution, cautions
 from autotune.show.report.terminal import LiveReporter, PlainReporter
 from autotune.show.report.text import minutes, si
 from autotune.space.candidate import Candidate
@@ -649,6 +650,12 @@ def test_what_was_seen_of_a_script_is_said_with_what_one_time_takes() -> None:
     text = finished(replace(found, measured=replace(found.measured, phases=phases)))
     assert "in evaluation (4 times, 0.26 s each), " in " ".join(text.split())
     assert "while saving (once, 2 s)." in " ".join(text.split())
+
+
+@pytest.mark.parametrize("routing", get_args(best_json.Routed))
+def test_how_experts_were_routed_is_said_in_one_line(routing: best_json.Routed) -> None:
+    assert ROUTED[routing] in " ".join(finished(replace(best(record(A)), routing=routing)).split())
+    assert "Routing:" not in finished(best(record(A)))
 
 
 def test_what_a_script_s_values_would_do_to_a_terminal_is_not_done_at_the_end() -> None:
