@@ -24,7 +24,7 @@ from autotune.advise.diagnose.advice import Again, advice, again, command
 from autotune.advise.diagnose.case import Advice, Case
 from autotune.advise.diagnose.causes import Cause, causes
 from autotune.advise.diagnose.context import Context
-from autotune.advise.diagnose.events import Event, event_of, merged
+from autotune.advise.diagnose.events import Event, event_of, merged, trace_of
 from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.listing import Listing
 from autotune.advise.diagnose.memory import ran_out
@@ -150,18 +150,26 @@ class LogReader:
 
     def finish(self) -> list[Event]:
         self._take(self.scanner.finish())
-        self.cut = any(cut in line for line in self.scanner.tail()[-3:] for cut in _CUT)
+        last = self.scanner.tail()[-9:]
+        self.cut = any(cut in line for line in last[-3:] for cut in _CUT) or any(
+            map(re.compile(r"^-+> \d+ ").match, last)
+        )
         if self.scanner.bytes_read > _WHOLE:
             tail = self.scanner.tail()
             self._context.look(tail, self.scanner.line - len(tail))
-        return [replace(event, recovered=self._recovered(event)) for event in self._events]
+        found = [replace(event, recovered=self._recovered(event)) for event in self._events]
+        # What was told above a traceback without its end is mostly its end.
+        if self.cut and not any(each.trace for each in found):
+            trace = trace_of(self.scanner.tail())
+            found = [replace(e, trace=trace if e.kind.is_oom else ()) for e in found]
+        return found
 
     def _recovered(self, event: Event) -> bool:
         """Whether training went on after `event`: the message says so, or later steps show it."""
         last, step = self._context.last_step, event.step
-        later = last is not None and step is not None and last - step
         if event.recovered:
-            return bool(later)
+            return bool(last is not None and last - (step or 0))
+        later = last is not None and step is not None and last - step
         return event.kind.is_oom and not event.trace and later >= 2
 
     def _take(self, hits: Iterable[Hit]) -> None:
@@ -169,6 +177,7 @@ class LogReader:
             shape = _CHANGING.sub(b"", hit.bytes)
             if shape in self._nothing:
                 continue
+            self._context.hear(hit.line)
             event = event_of(hit, self._name)
             if event is None:
                 # The lines around may show that it is no error.

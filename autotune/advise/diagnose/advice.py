@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from autotune.advise.diagnose.advice_host import HOST, LISTED, leak
+from autotune.advise.diagnose.advice_host import HOST, LISTED, leak, smaller
 from autotune.advise.diagnose.case import Advice, Case, Measure, as_said, of, of_deepspeed, to
-from autotune.advise.diagnose.causes import GATHERING, IDLE_SHARE
+from autotune.advise.diagnose.causes import GATHERING, IDLE_SHARE, lister
 from autotune.advise.diagnose.flags import OPTIMIZERS, FlagSetting
 from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.settings import (
@@ -161,7 +161,7 @@ def _stop_others(case: Case) -> Advice | None:
     if case.has("not said"):
         return to(
             "look who holds it", "see who else is on this device",
-            "nvidia-smi; python -m autotune diagnose", "what others hold", "nothing",
+            f"{lister(case.event)}; python -m autotune diagnose", "what others hold", "nothing",
         )  # fmt: skip
     if not case.has("another process"):
         return None
@@ -172,7 +172,7 @@ def _stop_others(case: Case) -> Advice | None:
     else:
         what, setting = (
             "stop what else runs on this device",
-            "nvidia-smi; python -m autotune diagnose",
+            f"{lister(case.event)}; python -m autotune diagnose",
         )
     held = a.others_bytes
     return to("stop others", what, setting, f"{gib(held)}" if held else "all it holds", "nothing")
@@ -192,11 +192,7 @@ def _allocator(case: Case) -> Advice | None:
     event, a = case.event, case.event.amounts
     if case.on("expandable"):
         return None
-    if event.wording.name != "torch" or event.backend not in (
-        None,
-        "CUDA",
-        *VARIABLE,
-    ):
+    if event.wording.name != "torch" or event.backend not in (None, "CUDA", *VARIABLE):
         return None
     if a.unallocated is not None and a.unallocated < max(
         a.short or 1, IDLE_SHARE * (a.total or 0)
@@ -240,7 +236,7 @@ def _kept(options: str) -> list[str]:
 
 
 def _limit(case: Case) -> Advice | None:
-    if case.event.backend == "MPS":
+    if case.event.backend == "MPS" and not case.on("watermark"):
         return to("limit", "raise the limit", "export PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0",
                    "what main memory has above it", "swapping, if there is no more")  # fmt: skip
     if not case.has("a limit of the program"):
@@ -259,11 +255,21 @@ def _share(case: Case) -> Advice | None:
               "a smaller cache")  # fmt: skip
 
 
+def _corrupt(case: Case) -> Advice | None:
+    if not case.has("a corrupt size"):
+        return None
+    return to("corrupt size", "find where the size comes from: lengths and indices in the data, or"
+              " a damaged checkpoint", "CUDA_LAUNCH_BLOCKING=1 <your command>", "all of it",
+              "speed, until it is found")  # fmt: skip
+
+
 def _loading(case: Case) -> Advice | None:
     if case.has("no room for the KV cache"):
         return to("cache", "leave more for the KV cache",
                    "--gpu-memory-utilization higher; --max-model-len lower; --enforce-eager",
                    "nothing: memory is used otherwise", "little")  # fmt: skip
+    if case.framework == "inference":
+        return smaller(case)
     if not case.has("loading the model"):
         return None
     return to("load sharded", "do not make the whole model in every rank", of(LOADING, case),
@@ -336,7 +342,7 @@ def _micro_batch(case: Case) -> Advice | None:
     settings, asked = case.context.settings, case.event.amounts.asked
     micro, accum = settings.get("micro_batch"), settings.get("grad_accum", 1)
     if case.framework in SERVING:
-        return to("fewer tokens", "keep fewer tokens at a time", SERVING[case.framework],
+        return to("fewer tokens", "keep less on the device at a time", SERVING[case.framework],
                    "their share of the cache and of activations", "requests wait")  # fmt: skip
     if micro == 1 or not case.training or case.event.wording.name == "no-batch":
         return None
@@ -439,7 +445,9 @@ def _state(case: Case, each: int, share: float = 1.0) -> str:
 def _offload(case: Case) -> Advice | None:
     if case.framework in (*SERVING, "tensorflow", "paddle") or case.event.backend == "MPS":
         return None
-    if case.on("offload", "lora") or case.has("loading the model", "evaluation", "saving"):
+    if case.on("offload", "lora"):
+        return None
+    if case.has("loading the model", "evaluation", "saving", "a corrupt size"):
         return None
     ranks = case.context.world_size or 1
     parts = ranks if case.context.settings.get("zero_stage") or case.on("sharded") else 1
@@ -453,10 +461,20 @@ def _offload(case: Case) -> Advice | None:
 
 
 def _length(case: Case) -> Advice | None:
-    if not case.training and case.framework not in SERVING:
+    if case.framework == "inference" or not (case.training or case.framework in SERVING):
         return None
-    length = case.context.settings.get("seq_len")
-    written = case.context.last("seq_len", written=True)
+    settings, name = case.context.settings, "seq_len"
+    if name not in settings and (case.context.images or "image" in settings):
+        name = "image"
+    length, written = settings.get(name), case.context.last(name, written=True)
+    if name == "image":
+        form = written.form if written else "resize or crop to {}"
+        return to(
+            "smaller images", "take smaller images, or crops of them",
+            form.format(length // 2 if length else "<half of now>"),
+            "three fourths of the activations at half the side (a rule of thumb)",
+            "no speed, but what is trained is another",
+        )  # fmt: skip
     return to(
         "shorter sequences", "cut sequences, or sort them by length",
         (written.form if written else of(LENGTH, case)).replace("{}", "{length}").format(
@@ -468,10 +486,12 @@ def _length(case: Case) -> Advice | None:
 
 _ROWS: dict[Kind, tuple[Measure, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
-        _share, _stop_others, _own_device, _limit, leak, _allocator, _loading, _apart, _inline,
-        _loss, _micro_batch, _checkpointing, _stage, _offload, _length,
+        _share, _stop_others, _own_device, _limit, leak, _corrupt, _allocator, _loading,
+        _apart, _inline, _loss, _micro_batch, _checkpointing, _stage, _offload, _length,
     ),
-    Kind.MEMORY: (_stop_others, leak, _micro_batch, *HOST[Kind.KILLED]),
+    Kind.MEMORY: (
+        _stop_others, leak, _apart, _micro_batch, _checkpointing, _length, *HOST[Kind.KILLED],
+    ),
     **HOST,
 }  # fmt: skip
 _LISTED: dict[str, tuple[Measure, ...]] = {

@@ -9,7 +9,7 @@ from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.loads import ROOMY
 from autotune.advise.diagnose.settings import LOADING, MICRO, SERVING
 
-_ON_WINDOWS = re.compile(r"\b[A-Z]:\\")
+_ON_WINDOWS = re.compile(r"\b[A-Z]:\\|\.\.\\|1455|paging file")
 
 
 def leak(case: Case) -> Advice | None:
@@ -20,6 +20,13 @@ def leak(case: Case) -> Advice | None:
         "leak", "find what keeps tensors: losses summed up without .item(), lists of outputs,"
         " graphs that are kept", "total += loss.item()  # not loss", "the growth", "nothing",
     )  # fmt: skip
+
+
+def smaller(case: Case) -> Advice:
+    """For what does not train: most of it is weights."""
+    return to("smaller weights", "hold the weights in fewer bytes, or fewer of them",
+              of(LOADING, case), "as many bytes a parameter as are left out", "some accuracy, or"
+              " speed")  # fmt: skip
 
 
 def _keep_up(case: Case) -> Advice | None:
@@ -82,7 +89,7 @@ def _workers(case: Case) -> Advice | None:
              "axolotl": "dataloader_num_workers: {n}",
              "llamafactory": "dataloader_num_workers: {n}"}  # fmt: skip
     text = table.get(case.framework, "DataLoader(num_workers={n})")
-    if now == 0:
+    if now == 0 or case.framework in SERVING:
         return None
     return to(
         "fewer workers", "fewer data-loading workers, that fetch less ahead",
@@ -92,13 +99,19 @@ def _workers(case: Case) -> Advice | None:
 
 
 def _host_request(case: Case) -> Advice | None:
-    if "CONSTRAINT_NONE" in case.event.text or _ON_WINDOWS.search(case.event.text):
+    if _ON_WINDOWS.search(case.event.text):
+        return to("larger paging file", "let Windows page more: it refuses what memory and file"
+                  " cannot hold together", "System > Advanced > Performance > Advanced > Virtual"
+                  " memory", "the size of the file", "time, where it is used")  # fmt: skip
+    if "CONSTRAINT_NONE" in case.event.text:
         return None  # the whole machine's memory: no limit can be raised
     if case.event.wording.name == "ray":
         return to("fewer at once", "have fewer tasks and actors on a node at once",
                   "@ray.remote(num_cpus=2, memory=8 * 2**30)", "what the others hold",
                   "as many fewer run side by side")  # fmt: skip
-    slurm = "slurm" in case.event.text or "srun" in case.event.text
+    slurm = case.event.wording.name == "slurm-oom"
+    if slurm and case.on("all of the node"):
+        return None
     setting = (
         "#SBATCH --mem=0  (all of the node)"
         if slurm
@@ -118,7 +131,9 @@ def _less_offload(case: Case) -> Advice | None:
 
 
 def _load_once(case: Case) -> Advice | None:
-    if case.event.step or case.framework in SERVING:
+    if case.framework in SERVING:
+        return smaller(case)
+    if case.event.step or case.context.ranks_said == 1:
         return None
     return to("load less", "do not load the model once a rank into host memory",
                   of(LOADING, case), "weights x (ranks - 1) while it loads",

@@ -27,7 +27,7 @@ _PATTERNS = {
               rf"|anon-rss:|VmRSS:?|hbm usage >=) ?({SIZE})",
               rf"({SIZE}) KV cache is needed", r"\balloc DEVICE memory: (\d{1,18})\b",
               rf"more (?:\w+ )?memory \(({SIZE})\)", r"\bsize::? ?(\d{1,18})\b",
-              r"(?:alloc\w*|buffer) of size (\d{1,18})\b"),
+              r"(?:alloc\w*|buffer) of size (\d{1,18})\b", r"buffer: (\d{6,18})\b"),
     "total": (rf"total capac(?:i?ty) of ({SIZE})", rf"({SIZE}) ?total ?capacity",
               rf"Device limit *: ({SIZE})", rf"max allowed: ({SIZE})"),
     "free": (rf"of which ({SIZE}) (?:is|are) free", rf"({SIZE}) free(?=[;,.)])",

@@ -43,7 +43,10 @@ class Case:
     @property
     def framework(self) -> str:
         name = self.event.wording.name
-        own = _OWN.get(name, name if name in (*MICRO, *SERVING) else "torch")
+        inner = "".join(self.event.trace[-4:])
+        if found := next((each for each in SERVING if name == each or f"/{each}/" in inner), None):
+            return found
+        own = _OWN.get(name, name if name in MICRO else "torch")
         return self.context.framework or own
 
     def on(self, *switches: str) -> bool:
@@ -54,14 +57,9 @@ class Case:
     def training(self) -> bool:
         """Whether a smaller batch can help: not while loading, not in the optimizer."""
         return self.framework not in SERVING and not self.has(
-            "loading the model",
-            "before training started",
-            "the first optimizer step",
-            "saving",
-            "evaluation",
-            "no room for the KV cache",
-            "a corrupt size",
-        )
+            "loading the model", "before training started", "the first optimizer step", "saving",
+            "evaluation", "no room for the KV cache", "a corrupt size",
+        )  # fmt: skip
 
 
 Measure = Callable[[Case], Advice | None]

@@ -14,6 +14,7 @@ from autotune.advise.diagnose.amounts import OTHERS_SHARE
 from autotune.advise.diagnose.context import Context
 from autotune.advise.diagnose.events import Event
 from autotune.advise.diagnose.kinds import Kind
+from autotune.advise.diagnose.settings import LISTS
 from autotune.units import gib
 
 NOT_SAID, BY_NOW = "not said", "free by now"
@@ -45,6 +46,11 @@ class Cause:
     name: str
     sentence: str
     arithmetic: tuple[str, ...] = ()
+
+
+def lister(event: Event) -> str:
+    """The tool that lists who holds the device of `event`."""
+    return LISTS.get(event.backend or "", "nvidia-smi")
 
 
 def causes(event: Event, context: Context) -> list[Cause]:
@@ -163,6 +169,8 @@ def _fragmentation(event: Event, context: Context) -> Cause | None:
         return Cause("fragmentation", "enough was free, but not in one piece where it was needed")
     if a.asked is None or not a.unallocated or a.unallocated < IDLE_SHARE * (a.total or 0):
         return None
+    if a.total and (a.allocated or 0) > a.total:  # Windows lends a device main memory
+        return None
     if a.unallocated >= a.asked:
         line = f"{gib(a.unallocated)} reserved but unallocated >= {gib(a.asked)} asked"
     elif a.total and a.short and a.unallocated >= max(a.short, LARGE_SHARE * a.total):
@@ -193,18 +201,23 @@ def _outside(event: Event, context: Context) -> Cause | None:
 
 def _freed(event: Event, context: Context) -> Cause | None:
     a = event.amounts
-    if a.asked is None or a.free is None or a.free <= a.asked:
+    free = a.free
+    if free is None and event.backend == "XPU" and None not in (a.total, a.allocated):
+        free = (a.total or 0) - (a.allocated or 0) - (a.unallocated or 0)
+    if a.asked is None or free is None or free <= a.asked:
         return None
     if "Due to fragmentation" in event.text or event.wording.name == "xla":
         return None
-    if a.free < max(IDLE_SHARE * (a.total or 0), a.asked + SMALLEST_SEGMENT):
+    if free < max(IDLE_SHARE * (a.total or 0), a.asked + SMALLEST_SEGMENT):
         return None  # the allocator takes whole segments
     if event.backend == "XPU" and a.asked >= XPU_LIMIT:
         return Cause(
             "a limit of one allocation",
-            f"{gib(a.free)} were free: drivers of Intel GPUs may limit one allocation, often to"
+            f"{gib(free)} were free: drivers of Intel GPUs may limit one allocation, often to"
             f" {gib(XPU_LIMIT)} (a rule of thumb)",
         )
+    if a.free is None:
+        return None
     return Cause(
         BY_NOW,
         f"{gib(a.free)} were free when the message was written, more than was asked: another"
@@ -215,7 +228,8 @@ def _freed(event: Event, context: Context) -> Cause | None:
 def _leak(event: Event, context: Context) -> Cause | None:
     grown = context.grown()
     if grown is None:
-        return None
+        told = "memory grew, as the text tells; something keeps tensors alive"
+        return Cause("a leak", told) if "a leak" in context.told else None
     key, (first, low), (last, high) = grown
     a_step = (high - low) / max(1, last - first)
     return Cause(
@@ -264,14 +278,14 @@ def _before_training(event: Event, context: Context) -> Cause | None:
     trace = "\n".join(event.trace)
     if event.step is not None and event.step > 0:
         return None
-    if "KV cache" in event.text or "for the cache blocks" in event.text:
+    if event.wording.name == "vllm" and event.amounts.total is None:
         return Cause("no room for the KV cache", "weights and warm-up left nothing for it")
     if _INITIALISING.search(trace) and ".to(self.device)" not in trace:
         return Cause(
             "before training started", "memory ran out while DeepSpeed was set up: its buffers and"
             " the optimizer's master weights; no batch was seen yet",
         )  # fmt: skip
-    if (_LOADING.search(trace) and not _SAVING.search(trace)) or "when warming up" in event.text:
+    if _LOADING.search(trace) and not _SAVING.search(trace):
         return Cause(
             "loading the model", "memory ran out while the model was loaded: every rank loads it"
             " whole, unless it is sharded; no batch was seen yet",
@@ -295,10 +309,10 @@ def _first_step(event: Event, context: Context) -> Cause | None:
 
 def _phase(event: Event, context: Context) -> Cause | None:
     trace = "\n".join(event.trace)
-    if _EVALUATION.search(trace):
+    if _EVALUATION.search(trace) or (not event.trace and "evaluation" in context.told):
         where = ", where predictions are gathered" if GATHERING.search(trace) else ""
         return Cause("evaluation", f"memory ran out in evaluation{where}")
-    if _SAVING.search(trace):
+    if _SAVING.search(trace) or (not event.trace and "saving" in context.told):
         return Cause("saving", "memory ran out while a checkpoint was put together for saving")
     return None
 
@@ -352,11 +366,11 @@ def _too_big(event: Event) -> Cause:
         return Cause(
             NOT_SAID,
             "the message is CUDA's own, not that of torch's allocator, and says no sizes:"
-            " nvidia-smi says who holds the device",
+            f" {lister(event)} says who holds the device",
         )
     return Cause(
-        NOT_SAID, "the message does not say who held how much of the device: nvidia-smi does,"
-        " as the run starts and before it fails"
+        NOT_SAID, f"the message does not say who held how much of the device: {lister(event)}"
+        " does, as the run starts and before it fails"
     )  # fmt: skip
 
 
@@ -437,7 +451,7 @@ _RULES: dict[Kind, tuple[Rule, ...]] = dict.fromkeys(Kind, ()) | {
     ),
     Kind.HOST: (_phase, _one_tensor, _host, _leak, _before_training),
     Kind.SHARED: (_shared,),
-    Kind.MEMORY: (_some, _leak),
+    Kind.MEMORY: (_some, _leak, _before_training, _first_step, _phase),
     Kind.KILLED: (_killed, _leak, _before_training),
     Kind.BUS: (_bus,),
     Kind.BATCH: (_batch,),

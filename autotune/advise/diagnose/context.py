@@ -13,20 +13,31 @@ from autotune.advise.diagnose.flags import FlagSetting, launch_of, section_of, s
 from autotune.advise.diagnose.listing import Listing
 from autotune.advise.diagnose.prefixes import take_apart
 from autotune.advise.diagnose.reading import MOST_OF_A_LINE
+from autotune.advise.diagnose.settings import SERVING
 
 FRAMEWORKS = {
     "axolotl": ("axolotl",),
     "llamafactory": ("llamafactory", "LLaMA-Factory", "LlamaFactory", "llmtuner"),
-    "lightning": ("lightning/pytorch", "pytorch_lightning", "lightning.pytorch",
+    "lightning": ("lightning/pytorch", "pytorch_lightning", "pytorch-lightning",
+                  "lightning.pytorch",
                   "LightningModule"),
-    "transformers": ("transformers/trainer", "TrainingArguments", "per_device_train_batch_size",
+    "transformers": ("transformers/trainer", "TrainingArguments", "SFTTrainer", "Unsloth",
+                     "unsloth", "per_device_train_batch_size",
                      "***** Running training *****", "Instantaneous batch size per device"),
     "deepspeed": ("deepspeed", "DeepSpeed"),
     "accelerate": ("accelerate/", "accelerate launch", "accelerator.backward"),
-    "vllm": ("vllm/", "vLLM", "vllm_ascend", "EngineCore"),
+    "vllm": ("vllm/", "vLLM", "vllm_ascend", "vllm serve", "vllm.entrypoints", "EngineCore"),
     "sglang": ("sglang/", "sglang.launch_server"),
 }  # fmt: skip
 """Evidence of frameworks. If several are used, advice names the settings of the first."""
+_INFERS = (
+    "ComfyUI", "InvokeAI", "Fooocus", "webui", "infer.py", "inference.py", "generate.py",
+    "demo.py", "gradio", "_completion", "run_generation", "diffusers/pipelines",
+)  # fmt: skip
+"""Evidence of inference, if nothing speaks of training."""
+_IMAGES = ("detectron", "mmdet", "mmseg", "ultralytics", "yolo", "Yolo", "YOLO", "iffusion",
+           "resnet", "ResNet", "unet", "UNet")  # fmt: skip
+_TRAINS = re.compile(r"(?<![a-z])(?:train|fine-?tun|backward\b|loss\b)", re.IGNORECASE)
 
 _ASSIGN = r"['\"]?[ \t]*+(?:[=:,]|\.{3,}|(?<=[ \t]))[ \t]*+['\"]?"
 _MODEL = re.compile(
@@ -38,19 +49,23 @@ _DEEPSPEED = re.compile(
 )
 _STAGE = re.compile(
     r"zero_optimization['\"]?: *\{\s*['\"]stage['\"]: *([123])|\bdeepspeed_stage_([123])"
-    r"|(?:\bds_z|zero)_?([123])(?:_\w{1,30})?\.json|--deepspeed[ =]zero([123])\b"
+    r"|(?:\bds_z|zero)_?([123])(?:_\w{1,30})?\.(?:json|ya?ml)"
+    r"|--deepspeed[ =]zero([123])(?:_offload)?\b"
 )
 _SWITCHES = {
-    "checkpointing": rf"\bgradient_checkpointing{_ASSIGN}[Tt]rue"
+    "checkpointing": rf"(?:gradient|activation)_checkpointing{_ASSIGN}[Tt]rue"
     r"|--gradient[_-]checkpointing[ \t]*(?:\\|--|$)"
     r"|[Gg]radient checkpointing enabled|incompatible with gradient checkpointing"
-    r"|activation_checkpointing: *true|--recompute-granularity",
+    r"|--recompute-granularity|torch/utils/checkpoint\.py",
     "lora": rf"\b(?:finetuning_type|train_type|tuner_type|adapter){_ASSIGN}q?lora\b"
     rf"|\buse_(?:peft|lora){_ASSIGN}[Tt]rue|\|\| trainable%(?!: 100\b)|LoraConfig\("
-    r"|--lora_(?:r|rank)\b|peft/tuners/lora|lora_finetune|LoRAFinetune",
+    r"|--lora[_-](?:r|rank)\b|peft/tuners/lora|lora_finetune|LoRAFinetune",
     "offload": r"offload_optimizer['\"]?: *\{\s*['\"]device['\"]: *['\"](?:cpu|nvme)"
-    r"|offload_optimizer_device: *(?:cpu|nvme)|cpuoffload|_offload_config\.json|DeepSpeedCPUAdam"
-    r"|fsdp_offload_params: *true|_offload['\"]\)",
+    r"|offload_optimizer_device: *(?:cpu|nvme)|cpuoffload|_offload(?:_config)?\.(?:json|ya?ml)"
+    r"|DeepSpeedCPUAdam|fsdp_offload_params: *true|_offload['\"]\)|--deepspeed[ =]zero[23]_offload"
+    r"|(?:tage[ -]?3|[Zz]e[Rr][Oo][ -]?3|CPU|cpu) (?:\+ |with |\w{0,3} ?)?[Oo]ffload\b",
+    "all of the node": r"--mem[= ]0\b",
+    "watermark": r"(?<!Use[ \n])PYTORCH_MPS_HIGH_WATERMARK_RATIO\W{1,4}0",
     "sharded": r"torch/distributed/fsdp/|full_shard|FULL_SHARD|--enable_fsdp"
     r"|fully_sharded_data_parallel|fsdp\w{0,30}\.ya?ml",
 }
@@ -79,9 +94,10 @@ _STEP = re.compile(
     re.IGNORECASE,
 )
 _BAR = re.compile(r"\b(\d{1,9})/\d{1,9} \[\d*:?\d+:\d\d<")
-_VALIDATION = re.compile(r"[Vv]alid|[Ee]val")
+_VALIDATION = re.compile(r"[Vv]alid|[Ee]val|\b[Vv]al:")
 _NO_TRAINING = re.compile(
-    r"[Ll]oading|shards|Map\b|[Tt]okeniz|ownload|Filter|Generat|files|[Vv]alid|[Ee]val|slurm|srun"
+    r"^\W*Step \d+[.:)] +[A-Z]"
+    r"|[Ll]oading|shards|Map\b|[Tt]okeniz|ownload|Filter|Generat|files|[Vv]al(?:id|:)|[Ee]val|slurm|srun"
     r"|CANCELLED|StepId"
 )
 _MEMORY = re.compile(
@@ -91,16 +107,39 @@ _MEMORY = re.compile(
     re.IGNORECASE,
 )  # fmt: skip
 _WORD = re.compile(r"[a-z][a-z'’-]*+[,.;:!?)]*$")
-_PAGE = re.compile(r"#+ \W*(?:FAQ|Frequently [Aa]sked|Troubleshooting)\b[\w ]{0,20}\W*$")
-"""The heading of a page about failures."""
-_PERSON = re.compile(r"(?<![\w.])(?:[Ii]|[Mm]y|[Mm]e)\b(?!\.)")
+_PAGE = re.compile(
+    r"^(?:#+ )?[^\w\n]*(?:(Troubleshooting)|FAQ|Frequently [Aa]sked)\b[\w ]{0,20}[^\w\n]*$"
+    r"|\band how to (?:fix|solve|avoid|resolve)\b",
+    re.MULTILINE,
+)
+"""The heading of a page about failures. Issues may have the first one."""
+_PERSON = re.compile(r"(?<![\w.])(?:[Ii]|[Mm]y|[Mm]e)\b(?![./])")
+_TOLD = {
+    "evaluation": re.compile(
+        r"\b(?:during|in|at|for|to|start\w*|when)(?: the)? (?:validati|evaluati|eval\b|testing\b)"
+        r"(?!\w* mode)|(?:验证|测试)[时集]|(?:val|test) ?[的时]"
+    ),
+    "saving": re.compile(
+        r"\b(?:while|when|during|after)(?: \w+)? sav(?:e[sd]?|ing)\b|保存[^，。]{0,12}[时候]"
+    ),
+    "a leak": re.compile(
+        r"\b(?:memory|V?RAM|usage|it)\b.{0,40}\b(?:keeps?|slowly|gradually|steadily|constantly"
+        r"|continu\w+) (?:\w+ )?(?:increas|grow|ris|climb)|(?:increas|grow)(?:ing|e?s)"
+        r" (?:on|with|after|in|during) (?:each|every|train|iter|step)"
+        r"|\b(?:increas|grow|accumulat)(?:ing|es?) (?:\w+ )?memory|[Mm]emory leak"
+        r"|(?:显存|内存).{0,8}(?:上[涨升]|增[长加]|泄[漏露]|飙升)"
+    ),
+}
+"""A person's words for the phase of a failure, and for a leak."""
+_CHINESE, _ASKS = re.compile("[\u4e00-\u9fff]"), re.compile("我(?!们)|请[教问]|大佬|吗")
+_AUTHOR = (" commented", "· comment ·", "· description ·", "opened this issue")
 OF_A_PAGE = 60
 """The least words of sentences on a page."""
 _MOST_SAMPLES = 4000
 _LONGEST_COMMAND = 8000
 _NUMBERS = (
     "micro_batch", "grad_accum", "global_batch", "world_size", "ranks_per_node", "nodes",
-    "seq_len", "vocab_size", "zero_stage", "workers", "layers", "hidden", "parameters",
+    "seq_len", "image", "vocab_size", "zero_stage", "workers", "layers", "hidden", "parameters",
 )  # fmt: skip
 
 
@@ -121,6 +160,11 @@ class Context:
         default_factory=lambda: defaultdict(list)
     )
     """By the name of a setting: the log and line of each time that it was set."""
+    told: set[str] = field(default_factory=set)
+    """Rows of `_TOLD` in sentences that tell of an error, or of memory."""
+    images: bool = False
+    infers: bool = False
+    trains: bool = False
     prose: int = 0
     """Words in lines of sentences."""
     persons: int = 0
@@ -138,17 +182,25 @@ class Context:
 
     @property
     def framework(self) -> str | None:
-        return next((name for name in FRAMEWORKS if name in self.seen), None)
+        found = next((name for name in FRAMEWORKS if name in self.seen), None)
+        infers = self.infers and not self.trains and found not in SERVING
+        return "inference" if infers else found
 
     def last(self, *names: str, written: bool = False) -> FlagSetting | None:
-        """The last setting before the failure; `written` asks for a flag, not for a sentence. The
-        clearest of several names of one setting counts."""
-        rows = [row for name in names for row in reversed(self.said.get(name, ()))]
-        rows = [row for row in rows if row[2].form] if written else rows
+        """The last setting before the failure; `written` asks for a flag, not for a sentence.
+
+        The clearest of several names of one setting counts.
+        """
+        by_name = [
+            [row for row in reversed(self.said.get(name, ())) if row[2].form or not written]
+            for name in names
+        ]
+        rows = [row for each in by_name for row in each]
         log, line = self.until or ("", 0)
         early = [row for row in rows if row[0] != log or row[1] <= line]
         return max(
-            early or rows[-1:], key=lambda row: (-row[2].place, row[0] == log, row[1]),
+            early or next((each[-1:] for each in by_name if each), []),
+            key=lambda row: (-row[2].place, row[0] == log, row[1]),
             default=("", 0, None),
         )[2]  # fmt: skip
 
@@ -167,7 +219,7 @@ class Context:
         if batch is not None and isinstance(batch.value, int) and "micro_batch" not in found:
             found["global_batch" if self._whole(batch) else "micro_batch"] = batch.value
         ranks = found.get("world_size") or found.get("ranks_per_node", 0) * found.get("nodes", 1)
-        unit = ranks * found.get("grad_accum", 0)
+        unit = ranks * found.get("grad_accum", 0) or found.get("global_batch") == 1
         if "micro_batch" not in found and unit and found.get("global_batch", 1) % unit == 0:
             found["micro_batch"] = found["global_batch"] // unit
         return found
@@ -240,9 +292,16 @@ class Context:
         counts += [int(row[2].value) + 1 for n in ("device", "rank") for row in self.said[n]]
         return max(*counts, max(self.listing.devices, default=-1) + 1) or None
 
+    def hear(self, line: str) -> None:
+        """Learn from a `line` that tells of a failure."""
+        self.told.update(name for name, pattern in _TOLD.items() if pattern.search(line))
+
     def look(self, lines: Sequence[str], line: int = 1) -> None:
         """Learn from consecutive `lines`, the first of which has the number `line`."""
-        text = _COMMENT.sub("", "\n".join(lines))
+        whole = "\n".join(lines)
+        self.prose += sum(OF_A_PAGE * (1 if issue else 4) for issue in _PAGE.findall(whole))
+        self.persons += sum(map(whole.count, _AUTHOR))
+        text = _COMMENT.sub("", whole)
         self._frameworks(text)
         self._patterns(text, line)
         self._lines(text.split("\n"), line)
@@ -255,14 +314,18 @@ class Context:
                 self._memory(each, self.last_step)
 
     def _count(self, line: str) -> None:
-        words = line.split()
-        if _PAGE.match(line):
-            self.prose += OF_A_PAGE
+        words = [] if "pid=" in line[:80] else line.split()  # a program's words
+        if not line.isascii() and len(chinese := _CHINESE.findall(line)) >= 16:
+            self.prose += len(chinese) // 2
+            self.persons += len(_ASKS.findall(line))
         if len(words) >= 8 and sum(map(bool, map(_WORD.match, words))) >= 0.6 * len(words):
             self.prose += len(words)
             self.persons += len(_PERSON.findall(line))
 
     def _frameworks(self, text: str) -> None:
+        self.infers = self.infers or any(mark in text for mark in _INFERS)
+        self.images = self.images or any(mark in text for mark in _IMAGES)
+        self.trains = self.trains or bool(_TRAINS.search(text))
         for name, marks in FRAMEWORKS.items():
             if name not in self.seen and any(mark in text for mark in marks):
                 self.seen.add(name)

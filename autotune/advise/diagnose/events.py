@@ -33,7 +33,8 @@ _TENSOR = re.compile(r"shape ?\[(?P<shape>[\d, ]+)\] and type (?P<type>\w+)")
 _TYPE_BYTES = {"half": 2, "bfloat16": 2, "float": 4, "int32": 4, "double": 8, "int64": 8}
 _FRAME = re.compile(r"(?:File \"(?P<file>[^\"]+)\", line (?P<line>\d+), in (?P<name>\S+))")
 _RICH = re.compile(
-    r"(?P<file>[^\s\[(]{1,300}\.py)(?:\]\(\S{1,300}\))?(?::(?P<line>\d+))? in (?P<name>\w+)"
+    r"(?P<file>[^\s\[(]{1,300}\.py)(?:\]\(\S{1,300}\))?(?::(?P<line>\d+),?)?"
+    r" in (?:\w+\.)*(?P<name>\w+)"
 )
 """A frame in the form of rich and IPython."""
 _TRACE = re.compile(r"Traceback \(most|File \\?\".+, line \d|-> \d+ ")
@@ -62,7 +63,7 @@ _PID = re.compile(
     r"|^(\d+) Killed"
 )
 _TASKS = re.compile(r"\btasks? (\d[\d,-]*): ")
-_INSTANCE = re.compile(r"\b(?!(?:0|9|128|137)\b)\d+\b")
+_INSTANCE = re.compile(r"\b(?!(?:0|2|9|128|137)\b)\d+\b")
 """A number that would not be on a page about failures."""
 _RECOVERED = re.compile(
     r"(?:[Dd]ecreasing batch size|attempting to recover|retrying|[Ss]kipping (?:this )?batch"
@@ -167,7 +168,7 @@ def _event_in(said: LogLine, joint: int | None, hit: Hit, log: str) -> Event | N
         code = is_code(said.text) and not (whole or hit.is_title)
         raised = code and said.text.lstrip().startswith("raise ") and _below_frame(hit)
         logged = bool(said.time) or said.rank is not None
-        quoted = bool(sizes) or logged or is_quoted(said.text, match)
+        quoted = bool(sizes) or logged or is_quoted(said.text, match, title=hit.is_title)
         prose = (wording in SPEAKERS or wording.weak) and not quoted
         if prose and any(map(_REASONS.search, hit.before(2**11)[-8:])):
             continue
@@ -235,7 +236,7 @@ def _event(hit: Hit, log: str, said: LogLine, wording: Wording, match: re.Match[
         rank = next((int(match[1]) for match in table if match), None)
     tasks = _TASKS.search(said.text)
     near = [said.text, *(take_apart(line).text for line in hit.after(1000)[:5])] if memory else []
-    trace = _trace(before, said) if memory else ()
+    trace = trace_of(before, said) if memory else ()
     if not trace and "state_dict" in said.text[: match.start()]:
         trace = (said.text[: match.start()][-MOST_TEXT:],)
     if wording is DISK and any("SemLock" in each for each in before[-3:]):
@@ -270,7 +271,7 @@ def _devices(text: str, device: int | None) -> tuple[int, ...]:
 
 def _whole(said: LogLine, hit: Hit, wording: Wording) -> str:
     """The message of `said`, with lines below that continue it."""
-    if not wording.goes_on:
+    if not wording.goes_on or hit.is_title:
         return said.text
     whole, torn = (_with_rest(said.text, hit, said, words=words) for words in (True, False))
     if wording.kind.ran_out:
@@ -328,8 +329,9 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _trace(before: Sequence[str], said: LogLine) -> tuple[str, ...]:
+def trace_of(before: Sequence[str], said: LogLine | None = None) -> tuple[str, ...]:
     """The last traceback of a rank before `said`; for JSON, the traceback in it."""
+    said = said or take_apart(before[-1])
     if "Traceback (most" in said.text:
         inside = said.text[said.text.rindex("Traceback (most") :]
         return tuple(f"{m['file']}:{m['line']} in {m['name']}" for m in _FRAME.finditer(inside))
@@ -343,6 +345,8 @@ def _trace(before: Sequence[str], said: LogLine) -> tuple[str, ...]:
     kept = []
     for line in lines[starts[-1] + 1 :]:
         frame = _frame(line)
+        if frame is None and re.match(r"\s*\d+ ", line):
+            continue  # what IPython shows around the line that is meant
         kept.append(f"{frame['file']}:{frame['line'] or ''} in {frame['name']}" if frame else line)
     return tuple(line[:200] for line in kept[-80:])
 

@@ -16,15 +16,16 @@ from dataclasses import dataclass
 
 _STEMS = re.compile(
     r"batch|bsz| -b\b|\bbs\b|[mg]bs|accum|update_freq|world|nproc|num_proc|n_?gpu|gpus|devices"
-    r"|nodes|ntasks|-np\b|_per_gpu|gres|rank|member|visible|localhost|cuda:\d|seq|_len|block_size"
+    r"|nodes|ntasks|-np\b|_per_gpu|gres|rank|member|visible|localhost|cuda:\d|resol|im(?:age|g)|input_s|seq|_len|block_size"
     r"|vocab|zero|stage|worker|layer|depth|n_embd|d_model|hidden|width|dim\b|\d ?[x×] ?\w|\dl\b"
     r"|param|optim|muon|processes|checkpointing"
 )
 """Lines without one of these in lower case set nothing: a fast test."""
 _ASSIGNED = re.compile(
     r"(?<![\w.\-])(?P<quote>['\"]?)(?P<key>[-+]{0,2}[A-Za-z_][\w.\-]{0,80})"
-    r"(?=(?P<sep>['\"]?[ \t]*+(?:[=:,]|[.]{3,}|[│┃|]|(?<=[ \t]))[ \t]*+['\"]?)"
-    r"(?P<value>\d{1,9}(?:,\d{1,3})+(?![\d.])|\d{1,9}\b(?!\.\d|/|:\d|%| !=)|[A-Za-z][\w.]{1,40}))"
+    r"(?=(?P<sep>['\"]?[ \t]*+(?:==?|[:,]|改?[为成]|[.]{3,}|[│┃|]|(?<=[ \t]))[ \t]*+['\"]?)"
+    r"(?P<value>\d{1,9}(?:,\d{1,3})+(?![\d.])|\d{1,9}\b(?!\.\d|/|:\d|%| !=)|[A-Za-z][\w.]{1,40}))",
+    re.ASCII,
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NOT_TRAINING = {
@@ -38,7 +39,7 @@ _WHOLE_BATCH = {"global", "total", "effective", "overall", "gbs"}
 _OF_A_RANK = {"micro", "per", "device", "local", "gpu", "mbs", "microbatch"}
 _SAMPLES = {"samples", "imgs", "images", "sequences", "examples"}
 _NO_SIZE = {"tokens", "num", "id", "idx", "index", "time", "sampler", "loss", "finder", "norm"}
-_PROGRESS = re.compile(r"\bloss\b|\bstep\b|it/s|\biter\b", re.IGNORECASE)
+_PROGRESS = re.compile(r"\bloss\b|\bgnorm\b|\bstep\b|it/s|\biter\b", re.IGNORECASE)
 _NAMES = {
     "world_size": ("world_size", "dist_world_size", "num_processes", "slurm_ntasks", "ntasks",
                    "np", "num_ranks", "total_gpus"),
@@ -47,7 +48,8 @@ _NAMES = {
                        "devices"),
     "nodes": ("nnodes", "num_nodes", "num_node", "slurm_nnodes", "nodes"),
     "seq_len": ("max_seq_length", "sequence_len", "seq_length", "max_seq_len", "seq_len",
-                "cutoff_len", "block_size", "max_length"),
+                "cutoff_len", "block_size", "max_length", "model_max_length"),
+    "image": ("resolution", "image_size", "img_size", "imgsz", "input_size"),
     "vocab_size": ("vocab_size",),
     "zero_stage": ("zero_stage", "zero_optimization_stage", "deepspeed_stage"),
     "workers": ("dataloader_num_workers", "num_workers", "n_workers", "workers"),
@@ -60,10 +62,10 @@ _NAMES = {
 _NAMED = {key: (name, at) for name, keys in _NAMES.items() for at, key in enumerate(keys)}
 _SENSIBLE = {
     "micro_batch": (1, 2**20), "batch": (1, 2**20), "global_batch": (1, 2**27),
-    "grad_accum": (1, 2**20), "seq_len": (4, 2**27), "vocab_size": (2, 2**27),
-    "world_size": (1, 2**20), "ranks_per_node": (1, 2**10), "nodes": (1, 2**17),
-    "gpus": (1, 2**20), "device": (0, 2**10), "rank": (0, 2**20), "zero_stage": (0, 3),
-    "workers": (0, 2**12), "layers": (1, 2**12), "hidden": (1, 2**17),
+    "grad_accum": (1, 2**20), "image": (32, 2**14), "seq_len": (4, 2**27),
+    "vocab_size": (2, 2**27), "world_size": (1, 2**20), "ranks_per_node": (1, 2**10),
+    "nodes": (1, 2**17), "gpus": (1, 2**20), "device": (0, 2**10), "rank": (0, 2**20),
+    "zero_stage": (0, 3), "workers": (0, 2**12), "layers": (1, 2**12), "hidden": (1, 2**17),
 }  # fmt: skip
 """The least and the largest value of a training run; others are mistakes."""
 _LISTS = ("ranks_per_node",)
@@ -72,14 +74,17 @@ _SENTENCES = tuple(
     (name, re.compile(pattern, re.IGNORECASE))
     for name, pattern in (
         ("micro_batch", r"batch size per (?:device|gpu|rank)\D{1,12}?(\d{1,9})\b"),
-        ("batch", r"(?<!train )(?<!total )(?<!global )(?<!effective )(?<!eval )\bbatch size"
-                  r"(?: is| of|:| =)* (\d{1,9})\b(?![.]\d)"),
+        ("micro_batch", r"\b(\d{1,5}) (?:samples?|images?) (?:per|each|/) ?(?:gpu|device|card)\b"),
+        ("batch", r"(?<!total train )(?<!total )(?<!global )(?<!effective )(?<!eval )\bbatch"
+                  r"(?: ?size(?: of|:| =)*|_size(?= \w))(?: is| was| which| already| set| to| as)*"
+                  r" [\"“]?(\d{1,9})\b(?![.]\d)"),
+        ("seq_len", r"\b(?:sequence|context) length(?: is| was| set| to| of|:| =)* (\d{2,9})\b"),
         ("global_batch", r"(?:total train|global|effective|total) batch size[^=:\d]*[=: ] *"
                          r"(\d{1,9})\b"),
         ("grad_accum", r"gradient accumulation(?: steps)?(?: of|:| =)* (\d{1,9})\b"),
         ("world_size", r"num processes\W{1,3}(\d{1,9})\b"),
         ("world_size", r"\bmember: \d+/(\d{1,9})\b"),
-        ("zero_stage", r"\bzero(?:[- ]?stage[ -]?|-)?([123])\b(?! *[/.])"),
+        ("zero_stage", r"\bzero(?:[- (]*stage[ -]?|-)?([123])\b(?! *[/.])"),
         ("gpus", r"gres=gpu(?::[a-z]\w*)?:(\d{1,3})\b"),
         ("gpus", r"\b(\d{1,4}) ?[x×] ?(?:nvidia |amd )?"
                  r"(?:[abhlv]\d{2,3}s?|gb?\d00|mi\d{3}x?|rtx)\b"),
@@ -159,7 +164,7 @@ def settings_of(line: str, section: str = "") -> Iterator[FlagSetting]:
 
 
 def _settings(line: str, section: str) -> Iterator[FlagSetting]:
-    if not _STEMS.search(line.lower()):
+    if not _STEMS.search(line.lower()) or "<img" in line:
         return
     training = not _NOT_TRAINING.intersection(_words(section))
     for match in _ASSIGNED.finditer(line):
@@ -189,7 +194,7 @@ def _words(name: str) -> list[str]:
 
 def _assigned(match: re.Match[str], line: str, section: str) -> FlagSetting | None:
     key, said, sep = match["key"].rstrip("."), match["value"], match["sep"]
-    words = _words(key)
+    words = _words(".".join(key.split(".")[-2:]))
     plain = "_".join(_words(key.rsplit(".", 1)[-1]))
     dots = ".." in sep or match["key"] != key
     form = _form(match, key)
@@ -209,6 +214,8 @@ def _assigned(match: re.Match[str], line: str, section: str) -> FlagSetting | No
         name = "zero_stage"
     if name in ("layers", "hidden", "nodes", "rank") and not sep.strip(" ") and key[0] != "-":
         return None  # a sentence before a number
+    if sep.strip() == "," and not match["quote"]:
+        return None  # part of a sentence
     if plain == "np" and key[0] != "-":
         return None
     if name in _LISTS and many:
@@ -235,12 +242,12 @@ def _batch(words: list[str], key: str, line: str) -> tuple[str | None, int]:
         return None, 0
     if any(word.startswith("accum") for word in words) or {"update", "freq"} <= said:
         return "grad_accum", 0
-    lone = words in (["batch"], ["b"], ["bs"])
+    lone = words in (["batch"], ["b"], ["bs"], ["bsz"], ["train", "batch"])
     if lone and (key[0] != "-" and (_PROGRESS.search(line) or words == ["b"])):
         return None, 0
     if said & _SAMPLES and said & {"gpu", "device"}:
         return "micro_batch", 0
-    if not lone and not said & _BATCH and not {"batch", "size"} <= said:
+    if not lone and not said & _BATCH and not {"batch", "size"} <= said and "ims" not in said:
         return None, 0
     if said & _WHOLE_BATCH or said >= {"ims", "batch"}:
         return "global_batch", 0

@@ -16,7 +16,8 @@ _STORE = r"(?:[pv]?mem(?:ory)?|[gv]?ram|hbm|heap|swap|paging file|显存|内存)
 _LACK = (
     r"(?:(?:\bnot|n['’]t|unlikely to) (?:have |has )?(?:enough|sufficient)"
     r"|insufficient|too little|lack(?:s|ing|ed)?(?: of)?|low on(?: resource:)?|short of"
-    r"|\bno (?:more|free|available)|(?:us|consum)(?:e[sd]?|ing) (?:up )?all"
+    r"|\bno (?:more|free|available)"
+    r"|\b(?:(?:us|consum)(?:e[sd]?|ing)|eat(?:s|ing)|blow(?:s|ing)) (?:up |through )?all"
     r"|exhaust(?:s|ed|ing)?)"
 )
 _GET = (
@@ -33,17 +34,18 @@ _GAP = r"(?:[^.;]|\.(?=\S))"
 """A character within a sentence."""
 _PHRASES = (
     # Nothing is left: out of GPU memory, OUT_OF_DEVICE_MEMORY, OutOfMemoryError.
-    r"out[ _-]?of[ _-]?(?:[\w/(]{1,12}[ _)-]){0,3}?(?:mem?(?:ory)?(?![a-ln-z])|[gv]?ram\b|hbm\b)",
+    r"out[ _-]?of[ _-]?(?:[\w/(]{1,12}[ _)-]){0,3}?"
+    r"(?:mem\w{0,2}ry|mem?(?![a-ln-z])|[gv]?ram\b|hbm\b)",
     r"(?-i:\bOOM(?:s|ed|ing)?\b(?!: +0)|\boom\b(?![\"'=:-])|\boom[-_]kill|\bOOM-?Kill\w*)",
     # Too little: not enough memory, more system memory than is available.
     rf"{_LACK} (?:[\w'()/-]{{1,15}} ){{0,4}}?{_STORE}",
     rf"\b{_STORE}{_GAP}{{0,60}}?\b(?:exhaust(?:ed|ion)|insufficient"
     r"|not (?:enough|sufficient|available)|is full(?!,? (?:but|and|while)\b)|less than"
     r"|too (?:small|little|low)|exceed\w*|overflow\w*|pressure.{0,40}kill\w*)",
-    rf"\b(?:exceed\w*(?! \d+% of)|(?:larger|more|bigger|greater) than) {_GAP}{{0,60}}?"
+    rf"\b(?:(?:exceed|surpass)\w*(?! \d+% of)|(?:larger|more|bigger|greater) than) {_GAP}{{0,60}}?"
     rf"\b(?:{_STORE}|KV cache)",
     rf"\bmore (?:\w+ ){{0,3}}{_STORE}{_GAP}{{0,30}}\bthan (?:is |are )?(?:available|free|left)",
-    r"\bno available memory|memlimit|low on memory|memory pressure \(oom\)",
+    r"\bno available memory|\bKV cache is -\d|memlimit|low on memory|memory pressure \(oom\)",
     rf"\bbuffer\b{_GAP}{{0,60}}?\b(?:larger than|exceeds?)\b|must not exceed {SIZE}",
     # A request failed: failed to allocate 2 GB, cudaMalloc failed.
     rf"\b(?:{_FAIL}|error)\b{_GAP}{{0,50}}?\b{_GET}.{{0,50}}?{_THING}",
@@ -55,7 +57,8 @@ _PHRASES = (
     rf"\b{_STORE}{_GAP}{{0,40}}? kill(?:ed|ing)?\b",
     rf"\b{_STOPS} (?:when|once|after|as) {_GAP}{{0,40}}?\b{_STORE}{_GAP}{{0,40}}?"
     r"\b(?:reach|full|max|limit)",
-    r"\bkilled process \d+ .{0,60}total-vm|sig(?:term|kill) to process \d+ .*vmrss",
+    r"\bkilled /\S+ due to memory|\bkilled process \d+ .{0,60}total-vm"
+    r"|sig(?:term|kill) to process \d+ .*vmrss",
     r"killing process '.*vmrss",
     rf"\b{_STORE}.{{0,60}}?\b{_GROWS}\b.{{0,120}}?\b{_ENDS}",
     rf"\b{_GROWS} .{{0,40}}?\b{_STORE}.{{0,60}}?\b{_ENDS}",
@@ -67,13 +70,15 @@ _PHRASES = (
     r"|nrt_resource\b|nrt_\w+ status=4\b"
     r"|\ballocation on device\b|error_out_of_resources|bfc_allocator\S+ (?:inuse at|sum total)"
     rf"|hbm usage >=|total ?capac\w+(?:;| of {SIZE} of which)",
-    r"(?:显存|内存)[^，。]{0,16}?(?:不[足够]|占满|耗尽|溢出|爆|被.{0,8}kill)|爆(?:显存|内存)"
+    r"(?:显存|内存)[^，。]{0,16}?(?:不[足够]|占满|耗尽|溢出|爆|被.{0,8}kill)|爆(?:显存|内存)|[GN]PU不[足够]"
     r"|メモリー?不足|메모리 부족|недостаточно памяти",
 )
 _RAN_OUT = re.compile("|".join(f"(?:{each})" for each in _PHRASES), re.IGNORECASE | re.ASCII)
 _BACKEND = re.compile(
     r"\b(CUDA|cuda|HIP|hip|XPU|NPU|MUSA|MLU|MPS)(?=(?: backend| driver)?(?: [Ee]rror)?:? out of)"
 )
+
+_HIP = re.compile(r"hipErr|HIP_ERR|MIOpen|/rocm|rocblas")
 
 
 def ran_out(text: str) -> re.Match[str] | None:
@@ -96,7 +101,7 @@ def speaker(text: str, phrase: re.Match[str]) -> Wording:
 def backend_in(text: str) -> str | None:
     """The backend that the message names before its phrase."""
     found = _BACKEND.search(text)
-    return found[1].upper() if found else None
+    return found[1].upper() if found else "HIP" if _HIP.search(text) else None
 
 
 _SPEAKERS = (
@@ -118,7 +123,7 @@ _SPEAKERS = (
     ("nccl", Kind.DEVICE, "NCCL src/include/checks.h, cudawrap.h, alloc.h; RCCL",
      r"NCCL WARN|(?:Cuda|HIP|CUDA) failure|Failed to CUDA"),
     ("vllm", Kind.DEVICE, "vllm v1/worker/gpu_worker.py, v1/core/kv_cache_utils.py, worker.py",
-     r"GPU memory utilization|KV cache|cache blocks|when warming up"),
+     r"GPU memory utilization|KV [Cc]ache|cache blocks|when warming up"),
     ("xla", Kind.DEVICE, "openxla and jaxlib, TPU compiler and runtime",
      r"memory space hbm|at the bottom of memory|hbm (?:usage|capacity)"
      r"|(?i:resource.?exhausted): (?!OOM when)(?!Failed)"),
@@ -128,7 +133,7 @@ _SPEAKERS = (
     ("paddle", Kind.DEVICE, "paddle phi/core/memory/allocation/cuda_allocator.cc",
      r"[Oo]ut of memory error on (?:GPU|XPU|NPU)"),
     ("llama.cpp", Kind.DEVICE, "llama.cpp ggml/src/ggml-cuda/ggml-cuda.cu",
-     r"ggml|llama|on device \d+: cudaMalloc"),
+     r"ggml|\bllama(?:\.|_(?:model|init|load|kv|context|new))|on device \d+: cudaMalloc"),
     ("ascend", Kind.DEVICE, "CANN runtime and graph engine, error codes", r"rtMalloc|EL0004"),
     ("metal", Kind.DEVICE, "Metal, through torch MPS and MLX", r"kIOGPU|METAL"),
     ("libraries", Kind.DEVICE, "statuses of cuBLAS, cuDNN, rocBLAS, SYCL and ROCR",
@@ -148,13 +153,13 @@ _SPEAKERS = (
      r"|[Ee]rrno 12|ENOMEM|(?:WinError|os error) 1455|Error code 12|annot allocate memory"),
     ("device", Kind.DEVICE, "any program that names a device",
      r"(?i:\b(?:gpus?|vram|npu|xpu|tpu|hbm|rocm|hip|mps|vulkan|sycl|metal|device|cupy|card"
-     r"|accelerator|nvidia|nvml|trt|tensorrt|ascend|neuron)\b)|GPU|CUDA|[Cc]uda|(?i:opencl)|TDRV|NRT_|nrt_|DEVMEM|VK_"
+     r"|accelerator|nvidia|nvml|trt|tensorrt|ascend|neuron|miopen)\b)|GPU|CUDA|[Cc]uda|(?i:opencl)|TDRV|NRT_|nrt_|DEVMEM|VK_"
      r"|in alloc$|across \d+ banks|显存|显卡"),
     ("machine", Kind.HOST, "any program that names who was killed",
      r"(?i:\b(?:container|nodes?|pod|your notebook|session|killed)\b)|内存"),
     ("memory", Kind.MEMORY, "any program that does not say which memory it means", r""),
 )  # fmt: skip
-_ANYBODY, _NEAR = ("host", "device", "machine"), 20
+_ANYBODY, _NEAR = ("slurm-oom", "host", "device", "machine"), 20
 _GO_ON = ("torch", "paddle", "ascend", "tensor", "kernel", "xla")
 """Speakers whose messages may span several lines."""
 SPEAKERS = tuple(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 _TIME = (
-    r"\[?(?P<time>\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d(?::\d\d)?)(?:[.,:]\d+)?"
+    r"\[?(?P<time>\d{4}[-/]\d\d[-/]\d\d[T _-]\d\d:\d\d(?::\d\d)?)(?:[.,:]\d+){0,2}"
     r"(?:Z|[+-]\d\d:?\d\d)?(?: (?:UTC|GMT|[CEMP][DES]?T)\b)?\]?[:,]?"
 )
 _PREFIXES = tuple(
@@ -25,6 +25,7 @@ _PREFIXES = tuple(
         r"(?P<rank>\d{1,5}): (?=\D|\d{4}-)",  # srun --label
         r"\([\w.:() -]*?(?:rank=(?P<rank>\d+)[, ]*)?pid=(?P<pid>\d+)[^)]*\)",  # Ray, vLLM
         r"\(raylet[^)]{0,60}\)",
+        r"\[PID: (?P<pid>\d+)\]",  # CANN
         r"\[[\w.-]*:\d+ ?:? ?\d*\] ?\[?(?P<rank>\d+)\]? NCCL",
         # The host and a rank on it, but no line of a file.
         r"\[(?![\w.-]*\.(?:py|pyx|cpp|cc|cu|c|h|hpp|rs|go):)(?=[^A-Za-z\s:]*[A-Za-z])"

@@ -23,40 +23,16 @@ MOST_OF_A_LINE = 2**13
 MANY = 100
 """So many hits of one anchor in a block are many."""
 _FAILURES = (
-    b"ut of ",
-    b"ut_of",
-    b"utOf",
-    b"OUT_OF",
-    b"ot enough",
-    b"ufficient",
-    b"xceed",
-    b"xhaust",
-    b"ail",
-    b"nable",
-    b"annot",
-    b"an't",
-    b"an not",
-    b"ould n",
-    b"ed to alloc",
-    b"ying to",
-    b"ttempting",
-    b" than",
-    b"ow on",
-    b"no more",
-    b"no available",
-    b"No available",
-    b"llocation on",
-    b"illed",
-    b"usage >=",
-    b"apac",
-    b"InUse",
-    b"nvalid",
-)
+    b"ut of ", b"ut_of", b"utOf", b"OUT_OF", b"ot enough", b"ufficient", b"xceed", b"xhaust",
+    b"ail", b"nable", b"annot", b"an't", b"an not", b"ould n", b"ed to alloc", b"ying to",
+    b"ttempting", b" than", b"ow on", b"no more", b"no available", b"No available",
+    b"llocation on", b"illed", b"usage >=", b"apac", b"InUse", b"nvalid",
+)  # fmt: skip
 """Words of failure beside words of memory."""
 ANCHORS = {
     b"emory": _FAILURES, b"lloc": _FAILURES, b"uffer": _FAILURES, b"RAM": _FAILURES,
-    b" ram": _FAILURES, b"OUT_OF_": (), b"ALLOC": (), b"OOM": (), b"EXHAUSTED": (), b"hbm": (),
-    b"xceed": (),
+    b" ram": _FAILURES, b"OUT_OF_": (), b"ut of mem": (), b"ALLOC": (), b"OOM": (),
+    b"EXHAUSTED": (), b"hbm": (), b"xceed": (),
     b"oom": (b"oom-kill", b"oom_kill", b" oom"), b"MEMLIMIT": (), b"NRT_RES": (), b"nrt_": (),
     b"tal capac": (),
     b"illed": (), " kill 了".encode(): (), b"o space left": (), b"mat1 and mat2": (),
@@ -64,7 +40,7 @@ ANCHORS = {
     b"NCCL ": (b"NCCL WARN", b"NCCL op"), b"Assertion `": (), b"Killing ": (),
     b"o_batch_per_gpu": (), b"ccess fault": (), b"tation fault": (), b"launch failure": (),
     b"_STATUS_": (b"NOT_INITIALIZED", b"EXECUTION_F", b"INTERNAL_E"),
-    b"rror": (b"Error", b"urmstepd", b"CUDA error", b"os error", b"runtime error",
+    b"rror": (b"Error", b"urmstepd", b"CUDA error", b"os error", b"runtime error", b"rror code",
               b"error encountered"),
     b"SIG": (b"SIGKILL", b"SIGTERM", b"SIGHUP"),
     b"xit": (b"xitcode", b"xitCode", b"xit code", b"xit Code", b"xits with", b"xit status",
@@ -72,25 +48,10 @@ ANCHORS = {
 }  # fmt: skip
 """Every line that a wording matches has one of these, or of `FOREIGN`. If a block has many of one,
 e.g. since a metric's name has "error", its longer forms beside it are searched instead."""
-FOREIGN = tuple(
-    word.encode()
-    for word in (
-        "不足",
-        "不够",
-        "占满",
-        "耗尽",
-        "溢出",
-        "爆显存",
-        "爆内存",
-        "存爆",
-        "부족",
-        "памяти",
-        "已杀死",
-        "強制終了",
-        "Getötet",
-        "Убито",
-    )
-)
+FOREIGN = tuple(word.encode() for word in (
+    "不足", "不够", "占满", "耗尽", "溢出", "爆显存", "爆内存", "存爆", "부족", "памяти", "已杀死",
+    "強制終了", "Getötet", "Убито",
+))  # fmt: skip
 
 _NOISE = bytes(byte for byte in range(256) if not chr(byte).isascii() or not chr(byte).isalpha())
 """Most bytes of progress bars and numbers. Without them, a block without anchors is small."""
@@ -105,6 +66,7 @@ _TAG = re.compile(r"</?(?:span|pre|code|font|b|p)\b[^<>]{0,200}>")
 """HTML of rich's output in notebooks."""
 _STRAY = re.compile("[\x00-\x08\x0e-\x1f\x7f\u200b\ufeff]")
 _LINE_END = re.compile(r"[\r\n]+")
+_BLANK = re.compile(rb"\r?\n[ \t]*\r?\n")
 _MAGIC = {
     b"\x7fELF": "a program", b"\x1f\x8b": "compressed; zcat it into diagnose -",
     b"PK\x03\x04": "a zip archive; unzip -p it into diagnose -",
@@ -140,7 +102,9 @@ class Hit:
     @property
     def is_title(self) -> bool:
         """Whether it is at the beginning, above a blank line, as titles of issues are."""
-        return self.number == 1 and self.block.startswith(b"\n", self.end + 1)
+        first = self.number == 1 or (self.number < 7 and self.bytes.startswith(b"# "))
+        plain = b"#" not in self.block[: self.start].replace(b" #", b"")
+        return first and plain and bool(_BLANK.match(self.block, self.end))
 
     def before(self, size: int = BEHIND) -> list[str]:
         """Lines before it, the nearest last; the first of them may be cut."""

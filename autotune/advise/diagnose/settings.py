@@ -22,6 +22,7 @@ SERVING = {
     "vllm": "--max-num-seqs and --max-num-batched-tokens lower",
     "sglang": "--mem-fraction-static and --chunked-prefill-size lower",
     "llama.cpp": "-c (context) and -ub lower, or fewer layers on the device: -ngl lower",
+    "inference": "a smaller batch, image, or context",
 }
 """Servers, which do not train: how to keep fewer tokens at a time."""
 CHECKPOINTING = {
@@ -84,6 +85,12 @@ LOADING = {
     "vllm": "--tensor-parallel-size 2, or a quantised model",
     "sglang": "--tp-size 2, or a quantised model",
     "llama.cpp": "-ngl lower, or a smaller quantisation",
+    "inference": "dtype=torch.bfloat16, quantised weights, or enable_model_cpu_offload()",
     "torch": "make the model on torch.device('meta'), shard it, then load the shards",
 }
+LISTS = {
+    "HIP": "rocm-smi", "NPU": "npu-smi info", "XPU": "xpu-smi ps", "MPS": "top -o mem",
+    "MUSA": "mthreads-gmi", "MLU": "cnmon",
+}  # fmt: skip
+"""The tools that list who holds the devices of a backend; nvidia-smi for all others."""
 VARIABLE = {"HIP": "PYTORCH_HIP_ALLOC_CONF", "NPU": "PYTORCH_NPU_ALLOC_CONF"}

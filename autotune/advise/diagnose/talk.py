@@ -12,14 +12,14 @@ _TALK = re.compile(
     r"|(?:\b(?:no|not|never|without)|n['’]t) (?:\w+ ){0,3}$"
     r"|\bwill (?:likely |either )?(?:CPU |CUDA |GPU )?$|\b(?:cause|risk|source)s? of(?: \w+)? ?$"
     r"|^\W*(?:\[[^\]]*\] ?|\w+(?:\([^)]*\))?: )?"
-    r"(?:[Oo]nly|[Aa]dds?|[Ss]et|[Ss]upport|[Hh]andle|[Dd]etect|[Ee]nable|[Ee]xplain|[Cc]atch"
+    r"(?:[Oo]nly|[Ff]ind|[Ff]ix(?:e[ds])?|[Aa]dds?|[Ss]et|[Ss]upport|[Hh]andle|[Dd]etect|[Ee]nable|[Ee]xplain|[Cc]atch"
     r"|[Aa]llow|[Dd]iagnose|[Pp]revent|[Rr]esolve|[Ss]olve) |\bdiagnosing\b"
     r"|\(\d\) The \w+ (?:(?:is|was) )?$|^(?!.*\b(?:I|[Mm]y|[Ww]e)\b).*\bdreaded\b"
-    r"|== ?[\"'`]{1,2}$|常见|典型|よくある"
+    r"|== ?[\"'`]{1,2}$|常见|典型|よくある|如果"
 )
 """Before a message, this makes it talk."""
 _TALK_AFTER = re.compile(
-    r" ?(?:protection|handl|guard|killer|[Dd]iagnos|errors (?:are|will))|[^\]]{0,40}\]\(#"
+    r" ?(?:protection|[Hh]andl|guard|killer|[Dd]iagnos|errors (?:are|will))|[^\]]{0,40}\]\(#"
     r"|\W{0,3}(?:errors? )?(?:can|may|might|could|would)\b"
     r"|\W{0,3}errors? (?:has become|stops your|is (?:an?|often|usually|typically|one of)\b)"
     r"|s (?:caused|thrown|raised)\b|.*\byour\b.*\?$"
@@ -38,7 +38,7 @@ _BEGUN = re.compile(r"\b\w+$")
 _ENDS = re.compile(r"\w*(?:[.!,:;)\"'`]|\s*$)")
 _RAISED = re.compile(
     r"(?:what\(\):\s*"
-    r"|(?:Error|Exception|ERROR|error|FATAL|WARN(?:ING)?|[Ff]ailed|FAIL)\b(?!\. )\W{0,4}"
+    r"|(?:Error|Exception|ERROR|error(?! \w)|FATAL|WARN(?:ING)?|[Ff]ailed|FAIL)\b(?!\. )\W{0,4}"
     r"(?:.{0,60}:\s)?\W{0,3}(?:[\w()]+ ){0,4}['\"`]?"
     r"|\w*(?:[a-z][A-Z]|_)\w*\W{1,3}"
     r"|(?:with|get|got|getting|error):? [\"'`“])$"
@@ -51,10 +51,13 @@ def is_code(text: str) -> bool:
     return bool(_CODE.match(text))
 
 
-def is_quoted(text: str, match: re.Match[str]) -> bool:
-    """Whether a program printed `match` of `text`: as an exception, as a line, or in quotes."""
+def is_quoted(text: str, match: re.Match[str], *, title: bool = False) -> bool:
+    """Whether a program printed `match` of `text`: as an exception, as a line, or in quotes.
+
+    A person, not a program, writes a title that is only the message.
+    """
     before = _BEGUN.sub("", text[: match.start()])
-    alone = _BEGINS.search(before) and _ENDS.match(text, match.end())
+    alone = not title and _BEGINS.search(before) and _ENDS.match(text, match.end())
     return bool(alone or _RAISED.search(before))
 
 

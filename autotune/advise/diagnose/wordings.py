@@ -142,7 +142,7 @@ _KILLED = (
         "killed", Kind.KILLED,
         "torch elastic and multiprocessing; CPython subprocess.py; deepspeed launch.py; slurm;"
         " Open MPI; bash jobs.c; docker, kubectl: 128 + SIGKILL",
-        rf"{_EXITED}(?:-9|137)\b(?!/)",
+        rf"(?:{_EXITED}|[Ee]rror code )(?:-9|137)\b(?!/)",
         r"\bsignal 9\b|Signal 9 |signal SIGKILL|<Signals\.SIGKILL: 9>|^SIGKILL\s*$",
         r"Worker process \d+ was killed by unknown signal",
         r"tasks? [\d,-]+: Killed|^(?:\S*: line \d+: +)?\d+ Killed\s+\S|^Killed\s*$",
@@ -169,7 +169,7 @@ _LAST = (
         r"(?:CUDA|HIP) error: device-side assert triggered",
         r"block: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] Assertion `.{1,200}` failed",
         r"an illegal (?:memory access|instruction) was encountered",
-        r"Memory access fault by GPU node-\d",
+        r"Memory access fault by GPU \W*node-\d",
         r"CUDA [Ee]rror: (?:uncorrectable ECC error|misaligned address|unknown error"
         r"|all CUDA-capable devices are busy|invalid device ordinal|driver shutting down)",
         r"[Ee]rror:? no kernel image is available",

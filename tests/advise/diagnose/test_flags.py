@@ -340,3 +340,54 @@ def test_without_a_model_or_a_batch_the_users_script_is_measured(
     words = shlex.split(told(tmp_path, log + oom())["command"])
     assert words[words.index("--script") + 1] == script
     assert "--model" not in words
+
+
+SAID = {
+    "- train batch size = 1": ("micro_batch", 1),
+    "cfg.SOLVER.IMS_PER_BATCH = 1": ("micro_batch", 1),
+    '<img width="449" src="x">': ("hidden", None),
+    "以batch=2进行训练": ("micro_batch", 2),
+    "现在batchsize为2，还是不行": ("micro_batch", 2),
+    "even with a batchsize of 8 it fails": ("micro_batch", 8),
+    "per_device_train_batch_size改为1": ("micro_batch", 1),
+    "I use 4 gpus, 8 samples per gpu": ("micro_batch", 8),
+    "it has 4 gpus, 8 of them": ("ranks_per_node", None),
+    "although the batch size was set to 3": ("micro_batch", 3),
+    "| epoch 1, bsz=195, gnorm=1.8": ("micro_batch", None),
+    "I set batch_size==1": ("micro_batch", 1),
+    'with a batch size as "4"': ("micro_batch", 4),
+    "the batch_size which is already set as 1": ("micro_batch", 1),
+    "train_batch = 1": ("micro_batch", 1),
+    "x_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8": ("micro_batch", 8),
+    "x_ref.rollout.log_prob_micro_batch_size_per_gpu=8": ("micro_batch", None),
+    "if the max sequence length is set to 2048": ("seq_len", 2048),
+    "accelerate launch --config_file zero3_offload.yaml x.py": ("zero_stage", 3),
+    "I use Zero (Stage-3 + offload)": ("zero_stage", 3),
+    "swift sft --deepspeed zero3_offload": ("zero_stage", 3),
+}
+
+
+def test_the_most_telling_flag_counts_where_all_stand_below_the_failure(tmp_path: Path) -> None:
+    post = f"{oom()}--train_batch_size=512\n--micro_batch_size_per_gpu=8\n"
+    [advice] = [a for a in told(tmp_path, post)["advice"] if a["name"] == "smaller micro-batch"]
+    assert advice["setting"].startswith("--micro_batch_size_per_gpu=4;")
+
+
+def test_what_is_on_is_read_in_other_words(tmp_path: Path) -> None:
+    for line, on in (
+        ("x.enable_activation_checkpointing=True", "checkpointing"),
+        ("--lora-rank 8", "lora"),
+        ("zero3_offload.yaml", "offload"),
+        ("ZeRO-3 offload", "offload"),
+        ('File "/x/torch/utils/checkpoint.py", line 2, in checkpoint', "checkpointing"),
+    ):
+        assert on in told(tmp_path, f"{line}\n{oom()}")["context"]["on"], line
+
+
+@pytest.mark.parametrize("line", SAID)
+def test_settings_are_read_in_a_list_and_in_code_and_not_in_html(
+    line: str, tmp_path: Path
+) -> None:
+    name, value = SAID[line]
+    body = told(tmp_path, f"{line}\n{oom()}")
+    assert body["context"]["settings"].get(name) == value

@@ -213,3 +213,239 @@ def test_steps_before_a_validation_say_nothing_of_its_samples(tmp_path: Path) ->
     error = "RuntimeError: CUDA error: out of memory\n"
     assert told(tmp_path, train + error)["cause"]["name"] == "a longer sample"
     assert told(tmp_path, train + valid + error)["cause"]["name"] == "not said"
+
+
+CUT = (
+    '```\nTraceback (most recent call last):\n  File "/w/torch/optim/adamw.py", line 9, in step\n'
+)
+
+
+def test_a_title_counts_with_its_mark_and_the_cut_traceback_below_it(tmp_path: Path) -> None:
+    body = told(tmp_path, f"a/b issue #7\n# CUDA OOM with a large model\n\nIt says\n{CUT}")
+    assert body["event"]["kind"] == "device"
+    assert not body["certain"]
+    assert body["cause"]["name"] == "the first optimizer step"
+    assert not told(tmp_path, "#!/bin/sh\n# CUDA OOM with a large model\n\ntrue\n")["oom"]
+    assert not told(tmp_path, f"# Loss is wrong\n\n{CUT}")["oom"]
+
+
+def test_a_title_does_not_go_on_below_it(tmp_path: Path) -> None:
+    post = "# CUDA out of memory\n\nGPU 0: an old card, 3.00 GiB free\n"
+    assert told(tmp_path, post)["event"]["devices"] == []
+
+
+def test_a_cluster_in_the_same_sentence_is_not_what_ran_out(tmp_path: Path) -> None:
+    for place in ("on our slurm cluster", "of llama"):
+        body = told(tmp_path, f"In a training {place} I got CUDA out of memory at once\n")
+        assert body["event"]["kind"] == "device"
+        assert body["event"]["wording"] == "torch"
+
+
+def test_growth_that_somebody_tells_is_a_leak(tmp_path: Path) -> None:
+    for text in (
+        "I see GPU memory that slowly increases until it is an OOM\n",
+        "显存单调上涨，直至OOM\n",
+        "I train, and RAM usage increases on each epoch until the process is killed by OOM\n",
+    ):
+        body = told(tmp_path, text)
+        assert "a leak" in [body["cause"]["name"], *(each["name"] for each in body["also"])]
+        assert "leak" in [each["name"] for each in body["advice"]]
+
+
+def test_who_only_infers_gets_no_advice_for_training(tmp_path: Path) -> None:
+    error = "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB.\n"
+    run = "python app/demo.py --checkpoint x\n"
+    body = told(tmp_path, run + error)
+    names = [each["name"] for each in body["advice"]]
+    assert "smaller weights" in names
+    assert not {"checkpointing", "offload", "smaller micro-batch"} & set(names)
+    assert "rocm-smi" in body["advice"][0]["setting"]
+    training = told(tmp_path, f"{run}epoch 1: train loss 0.3\n{error}")
+    assert "checkpointing" in [each["name"] for each in training["advice"]]
+
+
+def test_what_is_set_already_is_not_advised(tmp_path: Path) -> None:
+    for done, error, name in (
+        ("I ran export PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0\n", MPS, "limit"),
+        ("#SBATCH --mem=0\n", "srun: error: n1: task 0: Out Of Memory\n", "more host memory"),
+    ):
+        assert name in [each["name"] for each in told(tmp_path, error)["advice"]]
+        assert name not in [each["name"] for each in told(tmp_path, done + error)["advice"]]
+
+
+def test_a_thread_of_people_is_no_page_though_nobody_says_i(tmp_path: Path) -> None:
+    words = "the run is the same as before and nothing else was changed in the whole script\n" * 5
+    thread = f"someone commented on Apr 2\n{words}and now it is running out of memory on the GPU\n"
+    assert told(tmp_path, thread)["oom"]
+    assert not told(tmp_path, thread.partition("\n")[2])["oom"]
+
+
+def test_a_page_of_questions_has_no_mark_of_a_heading(tmp_path: Path) -> None:
+    page = "Frequently Asked Questions\n\nMy model says “cuda runtime error(2): out of memory”\n"
+    assert not told(tmp_path, page + "small mistakes can rapidly use up all of the device\n")[
+        "oom"
+    ]
+
+
+def test_a_corrupt_size_is_looked_for(tmp_path: Path) -> None:
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.\n"
+    assert [each["name"] for each in told(tmp_path, error)["advice"]] == ["corrupt size"]
+
+
+def test_an_empty_device_with_a_limit_of_one_allocation(tmp_path: Path) -> None:
+    log = (
+        "torch.OutOfMemoryError: XPU out of memory. Tried to allocate 6.00 GiB. GPU 0 has a total"
+        " capacity of 15.00 GiB. Of the allocated memory 0 bytes is allocated by PyTorch, and"
+        " 0 bytes is reserved by PyTorch but unallocated.\n"
+    )
+    assert told(tmp_path, log)["cause"]["name"] == "a limit of one allocation"
+
+
+def test_the_work_on_a_failure_is_no_failure(tmp_path: Path) -> None:
+    for title in ("OOM Handling in training", "Find CUDA OOM batches before training"):
+        assert not told(tmp_path, f"# {title}\n\nIt would be useful.\n")["oom"]
+
+
+def test_a_title_of_nothing_else_is_a_persons(tmp_path: Path) -> None:
+    assert told(tmp_path, "# CUDA out of memory\n\nWhy?\n")["verdict"].startswith("It looks")
+    survived = (
+        "# out of memory\n\n| epoch 1:  0%|  | 315/72115 [01:24<5:21, 3.7it/s, loss=2]"
+        "THCudaCheck FAIL file=/THC/THCStorage.cu line=58 error=2 : out of memory\n"
+        "| WARNING: ran out of memory on GPU #2, skipping batch\n"
+        "| epoch 1:  0%|  | 318/72115 [01:25<5:21, 3.7it/s, loss=2]\n"
+    )
+    assert told(tmp_path, survived)["verdict"].endswith("training went on")
+
+
+def test_a_person_tells_the_phase(tmp_path: Path) -> None:
+    error = "RuntimeError: CUDA out of memory. Tried to allocate 8.00 GiB"
+    for text in (
+        f"It trains, but I get `{error}` at eval stage\n",
+        f"It fails during the validation: out of memory on the GPU\n{error}\n",
+        "test时12G显存不够用\n",
+    ):
+        assert told(tmp_path, text)["cause"]["name"] == "evaluation", text
+    assert told(tmp_path, f"{error}\n")["cause"]["name"] != "evaluation"
+
+
+def test_what_a_notebook_shows_around_a_line_did_not_fail(tmp_path: Path) -> None:
+    log = (
+        "Traceback (most recent call last)\n<ipython-input-3> in train_model(model)\n"
+        "---> 53         loss.backward()\n     54         optimizer.step()\n"
+        "RuntimeError: CUDA out of memory. Tried to allocate 4\n"
+    )
+    assert told(tmp_path, log)["cause"]["name"] == "not said"
+    last = log.replace("---> 53", "     53").replace("     54", "---> 54")
+    assert told(tmp_path, last)["cause"]["name"] == "the first optimizer step"
+
+
+def test_where_a_server_fails_its_own_settings_help(tmp_path: Path) -> None:
+    warm = "CUDA out of memory occurred when warming up sampler with 1024 dummy requests"
+    body = told(tmp_path, f"I train with deepspeed.\nRuntimeError: {warm}.\n")
+    assert body["cause"]["name"] == "no room for the KV cache"
+    assert "--max-num-seqs" in body["advice"][1]["setting"]
+    frame = '  File "/x/site-packages/vllm/worker/worker.py", line 7, in f\n'
+    trace = f"accelerate launch x.py\nTraceback (most recent call last):\n{frame}"
+    advice = told(tmp_path, f"{trace}torch.OutOfMemoryError: CUDA out of memory.\n")["advice"]
+    assert any("--max-num-seqs" in each["setting"] for each in advice)
+
+
+def test_images_have_no_tokens(tmp_path: Path) -> None:
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    for run, setting in (
+        ("python train.py --resolution=512\n", "--resolution=256"),
+        ("from detectron2 import x\n", "resize or crop to <half of now>"),
+    ):
+        assert told(tmp_path, run + error)["advice"][-1]["setting"] == setting
+
+
+def test_a_numbered_step_of_instructions_is_none_of_training(tmp_path: Path) -> None:
+    post = "**Step 3. Run it again**\nI get an out of memory error on the GPU\n"
+    assert told(tmp_path, post)["event"]["step"] is None
+
+
+def test_i_o_is_nobody(tmp_path: Path) -> None:
+    words = "the storage and the transfer of data are usually what is slow in such a job\n" * 5
+    page = (
+        f"When it comes to training, the I/O is slow.\n{words}a job may run out of memory then\n"
+    )
+    assert not told(tmp_path, page)["oom"]
+
+
+def test_a_person_tells_of_saving_and_of_an_evaluation_in_host_memory(tmp_path: Path) -> None:
+    body = told(tmp_path, "# OOM while saving the checkpoints\n\nIt needs too much VRAM.\n")
+    assert "saving" in [body["cause"]["name"], *(each["name"] for each in body["also"])]
+    assert "save shards" in [each["name"] for each in body["advice"]]
+    body = told(tmp_path, f"{HOST}\nWhen it comes to evaluation, it always shows this error.\n")
+    assert body["cause"]["name"] == "evaluation"
+
+
+def test_a_page_in_chinese_is_no_report(tmp_path: Path) -> None:
+    page = (
+        "在使用深度学习框架进行模型训练时，经常会遇到CUDA报错提示“Out of Memory”，"
+        "这意味着显存不足，无法分配额外的内存资源。这种情况通常发生在处理大规模数据集或复杂模型时，我们可以从以下几个"
+        "方面入手，减少批量大小是影响显存占用的主要因素之一，可以显著降低单次迭代所需的显存需求，"
+        "启用梯度检查点也是一种节省显存的技术，它通过牺牲部分计算速度来换取显存空间\n"
+    )
+    assert not told(tmp_path, page)["oom"]
+    assert told(tmp_path, f"我训练时遇到了这个问题，请问怎么解决\n{page}")["oom"]
+    assert not told(tmp_path, "如果显存仍然不足，可以进一步减小批量大小\n")["oom"]
+
+
+def test_a_page_says_in_its_title_how_to_fix_it(tmp_path: Path) -> None:
+    page = "Why does my session crash? (and how to fix it)\n\nMostly it is out of RAM by then\n"
+    assert not told(tmp_path, page)["oom"]
+
+
+def test_a_misspelt_message_and_a_told_code_are_read(tmp_path: Path) -> None:
+    assert told(tmp_path, "error occured:\nCUDA out of memeory,\n")["event"]["kind"] == "device"
+    killed = told(tmp_path, "It loads the checkpoint, and then gives error code -9.\n")
+    assert killed["event"]["kind"] == "killed"
+
+
+def test_frames_of_ipython_without_an_error_are_a_cut_traceback(tmp_path: Path) -> None:
+    post = (
+        "# CUDA error: out of memory\n\n"
+        "File /x/deepspeed/runtime/engine.py:11, in Engine._configure_zero_optimizer(self)\n"
+        "     10 x = 1\n---> 11 optimizer = Stage3(\n     12     self.module,\n"
+    )
+    assert told(tmp_path, post)["cause"]["name"] == "before training started"
+
+
+def test_windows_pages_to_a_file(tmp_path: Path) -> None:
+    error = "OSError: [WinError 1455] The paging file is too small for this operation\n"
+    assert "larger paging file" in [each["name"] for each in told(tmp_path, error)["advice"]]
+
+
+def test_the_backend_of_libraries_names_its_tool(tmp_path: Path) -> None:
+    log = "E rocm_driver.cc:601] failed to allocate 7.35G (7889485824 bytes) from device: hipErr\n"
+    assert "rocm-smi" in told(tmp_path, log)["advice"][0]["setting"]
+
+
+def test_growth_may_be_told_with_what_it_comes_with(tmp_path: Path) -> None:
+    post = "# CUDA out of memory\n\nI see the GPU memory increasing with training steps.\n"
+    assert told(tmp_path, post)["cause"]["name"] == "a leak"
+
+
+def test_more_held_than_the_device_has_is_no_fragmentation(tmp_path: Path) -> None:
+    log = (
+        "RuntimeError: CUDA out of memory. Tried to allocate 40.00 MiB (GPU 0; 24.00 GiB total"
+        " capacity; 50.00 GiB already allocated; 0 bytes free; 53.00 GiB reserved in total)\n"
+    )
+    assert told(tmp_path, log)["cause"]["name"] == "too big"
+
+
+def test_words_of_a_ranked_program_are_no_page(tmp_path: Path) -> None:
+    advice = "(Actor pid=7) Refer to the pages on the issue and give it more memory on this node"
+    post = "a/b\n# OutOfMemoryError: Task was killed due to the node running low on memory.\n\n"
+    assert told(tmp_path, post + f"{advice}\n" * 9)["event"]["kind"] == "host"
+
+
+def test_a_script_named_after_a_model_is_not_its_program(tmp_path: Path) -> None:
+    told_of = told(tmp_path, "Running train_ppo_llama_ray.sh fails with OOM of the node's RAM\n")
+    assert told_of["event"]["kind"] == "host"
+
+
+def test_too_few_gpus_in_chinese_and_surpassed_memory(tmp_path: Path) -> None:
+    assert told(tmp_path, "单机两卡训练都报出GPU不足。\n")["event"]["kind"] == "device"
+    assert told(tmp_path, "it eventually surpasses available RAM.\n")["event"]["kind"] == "host"
