@@ -46,7 +46,7 @@ class Lab:
         self.notes: list[str] = []
         self.space = space_of(script, device, **more)
         self.stopped = False
-        self.on_phase: Callable[[Phase, int], object] = lambda phase, made: None
+        self.on_phase: Callable[[Phase, int], None] = lambda phase, made: None
         """Learns the phase of a launch, and its steps."""
         wiring = Wiring(
             logs=logs, seed=0, budget_s=600.0, stop=lambda: self.stopped,

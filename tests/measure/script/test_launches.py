@@ -160,7 +160,12 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Ends:
 
     def set_up(one: Lab, there: Callable[[Phase, int], bool]) -> None:
         reached = Event()
-        one.on_phase = lambda phase, made: there(phase, made) and reached.set()
+
+        def on_phase(phase: Phase, made: int) -> None:
+            if there(phase, made):
+                reached.set()
+
+        one.on_phase = on_phase
         now = SimpleNamespace(monotonic=lambda: time.monotonic() + 1e6 * reached.is_set())
         monkeypatch.setattr(launches, "time", now)
 
