@@ -76,6 +76,8 @@ class Seen:
     """Peaks by phase; empty where there was nothing but training."""
     phase: str = ""
     """The phase that it is in; empty in training."""
+    cycle: int = 1
+    """Steps from one rollout to the next; 1 without any, 0 while that is not known."""
     oom_in: str = ""
     """The phase in which an allocation failed last; empty in training."""
 

@@ -27,8 +27,12 @@ TRAIN, EVALUATE, SAVE = "train", "evaluate", "save"
 REGULAR = 3
 """What is in so many gaps between steps, with one other gap between two at most, is part of the
 step."""
+ROLLOUT = (EVALUATE, False)
+"""The kind of phase that may be one: without gradients, in training mode."""
+LONGEST_CYCLE = 32
+"""Steps, at most, from one rollout to the next."""
 ARMED = 32
-"""Times in one gap, at most, that a look for a forward pass begins."""
+"""Times in one gap between steps, at most, that a look for a forward pass begins."""
 CALLS = 256
 """Modules, at most, that such a look meets."""
 FROZEN = 3
@@ -100,6 +104,8 @@ class Phases:
             lambda: deque(maxlen=REGULAR)
         )  # numbers of gaps
         self._regular: set[tuple[str, bool]] = set()
+        self.cycle = 0
+        """Steps from one rollout to the next; 1 without any; 0 while that is not known."""
         self._handle: Any = None
         self._armed = self._calls = self._frozen = 0
         self._depth = 0  # of no_grad, since it began between steps
@@ -119,6 +125,11 @@ class Phases:
             if len(numbers) == REGULAR and numbers[-1] - numbers[0] <= 2 * (REGULAR - 1):
                 self._regular.add(kind)
                 self._join(kind)
+        if not self.cycle:
+            self.cycle = self._found_cycle()
+            if self.cycle > 1:
+                self._regular.add(ROLLOUT)
+                self._join(ROLLOUT)
         self._gap, self._counted = set(), set()
         self.between = self._stepped = True
         self._thread = threading.get_ident()
@@ -234,7 +245,7 @@ class Phases:
     def _arm(self) -> None:
         """Look for the next forward pass."""
         if self._handle is None and self._armed < ARMED:
-            self._armed += not self.now
+            self._armed += self._stepped and not self.now
             self._calls = 0
             module = self._torch.nn.modules.module
             self._handle = module.register_module_forward_pre_hook(self._called)
@@ -301,6 +312,16 @@ class Phases:
                 self._held = _tied(counts, "current")[1]
             self._restart()
             self.now, self._sure, self._open, self._began = phase, sure, {}, now
+
+    def _found_cycle(self) -> int:
+        """As `cycle`, after a step."""
+        numbers = [*self._last_in[ROLLOUT]]
+        if numbers[:1] != [1]:
+            return 1
+        if len(numbers) < REGULAR:
+            return int(self._gaps - numbers[-1] >= LONGEST_CYCLE)
+        first, second, third = numbers
+        return second - first if third - second == second - first else 1
 
     def _join(self, kind: tuple[str, bool]) -> None:
         """That is part of every step, and its memory is, too."""

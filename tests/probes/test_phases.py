@@ -108,6 +108,24 @@ def test_what_happens_in_every_other_step_is_part_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("before", "between", "cycle"),
+    [
+        ("evaluate()", "if number % 4 == 0: evaluate()", 4),
+        ("evaluate()", "evaluate()", 1),
+        ("pass", "if number % 4 == 0: evaluate()", 1),
+        ("evaluate()", "if number in (3, 9): evaluate()", 1),
+        ("model.eval(), evaluate(), model.train()", "if number % 4 == 0: evaluate()", 1),
+    ],
+)
+def test_a_rollout_every_so_many_steps_is_part_of_them(
+    tmp_path: Path, before: str, between: str, cycle: int
+) -> None:
+    told = told_of(tmp_path, between, before)
+    assert told.seen[-1].cycle == cycle
+    assert ("evaluate" in counts(told)) == (cycle == 1 and between != "evaluate()")
+
+
+@pytest.mark.parametrize(
     "main",
     [
         "with torch.set_grad_enabled(True): train()",

@@ -88,6 +88,8 @@ class Launches:
         self._dtype = ""
         """That of the script, where it was said that it is another than was asked for."""
         self._rows = wiring.rows
+        self._cycle = 1
+        """Steps from one rollout to the next, of the last launch."""
         self._got: dict[str, dict[int, int]] = {}
         """By axis: what was asked for, and what ran instead."""
         self._replicas: dict[tuple[object, ...], int] = {}
@@ -258,6 +260,7 @@ class Launches:
         if found is not None and not self._learns_rows(found):
             return self._refused(found, candidate)
         self._say_dtype(ranks)
+        self._say_cycle(ranks)
         self._say_degrees(ranks, candidate)
         return None
 
@@ -323,6 +326,14 @@ class Launches:
             self._wiring.note(
                 f"--dtype {asked} was requested, but the model computes in {ranks.dtype}"
             )
+
+    def _say_cycle(self, ranks: Ranks) -> None:
+        """That the script generates what several steps learn from."""
+        if ranks.cycle > 1 and ranks.cycle != self._cycle:
+            self._wiring.note(
+                f"a rollout every {ranks.cycle} steps: a step's time has its part of it"
+            )
+        self._cycle = ranks.cycle or self._cycle
 
     def _say_degrees(self, ranks: Ranks, candidate: Candidate) -> None:
         """Where the ranks share the model in another way than the script is told."""
@@ -509,7 +520,7 @@ class Launches:
             energy=timing.energy(),
             phases=launch.phases(ranks),
             ran=ranks.ran(
-                len(steps.warmup.step_s),
+                timing.began_at,
                 self._accum(job, ranks) or job.grad_accum,
                 self._rows or 1,
             ),
@@ -568,9 +579,10 @@ def _too_slow(launch: Launch, ranks: Ranks, job: Job) -> str:
     """What took the time of a launch that made too few steps to say anything."""
     if not ranks.made or launch.first_step is None:
         return _saw(launch, in_time=False)
-    step_s = max(map(ranks.step_s, range(ranks.made)))
+    step_s = max(ranks.step_s(number, 1) for number in range(ranks.made))
     rule = job.rule
     needed = 1 + ROUGH_STEPS if _may_be_rough(job) else rule.warmup_steps + rule.timed_steps
+    needed *= ranks.cycle or 1
     return (
         f"its first step began after {launch.first_step - launch.began:.0f} s, a step took"
         f" {step_s:.2g} s, and a probe needs {needed} steps"
