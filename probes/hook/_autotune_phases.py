@@ -21,6 +21,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 
 TRAIN, EVALUATE, SAVE = "train", "evaluate", "save"
@@ -72,7 +73,7 @@ class Phases:
         self._torch, self._lock, self._read, self._restart = torch, lock, read, restart
         self._least_values = least_values
         self.compiled = False
-        """Whether the script compiles anything."""
+        """Whether the script compiles anything of its own, or a model."""
         self.begin(lock)
 
     def begin(self, lock: Any) -> None:
@@ -400,9 +401,9 @@ def attach(torch: Any, phases: Phases, found: Callable[..., None]) -> None:
             return save(obj, *args, **kwargs)
 
     @functools.wraps(compiles)
-    def compiling(*args: Any, **kwargs: Any) -> Any:
-        phases.compiled = True
-        return compiles(*args, **kwargs)
+    def compiling(model: Any = None, **kwargs: Any) -> Any:
+        phases.compiled = phases.compiled or not (model is None or _is_librarys(model))
+        return compiles(model, **kwargs)
 
     module.eval, module.state_dict = evaluating, gathering
     torch.save = torch.serialization.save = saving
@@ -410,6 +411,11 @@ def attach(torch: Any, phases: Phases, found: Callable[..., None]) -> None:
     for sure, table in ((True, SAVERS), (False, GATHERERS)):
         for name, functions in table.items():
             found(name, functools.partial(_around, functions, phases, sure))
+
+
+def _is_librarys(model: Any) -> bool:
+    """Whether that is a function of an installed library, as TRL's: no trained module is in it."""
+    return isinstance(model, FunctionType) and "-packages" in model.__code__.co_filename
 
 
 def _bordered(kind: Any, phases: Phases, stops: Callable[[Any], bool]) -> None:

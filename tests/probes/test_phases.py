@@ -174,6 +174,14 @@ def test_an_error_in_training_has_no_phase_though_it_evaluated_before(tmp_path: 
     assert told.left.phase == ""
 
 
+def test_what_a_library_compiles_hides_no_evaluation(tmp_path: Path) -> None:
+    """As the losses of TRL."""
+    compiled = "@torch.compile\\ndef f(x): return x"
+    before = f"exec(compile('{compiled}', 'site-packages/f.py', 'exec'))"
+    told = told_of(tmp_path, "if number % 4 == 0: evaluate()", before)
+    assert counts(told) == {"evaluate": 2}
+
+
 def test_a_compiled_model_is_not_compiled_again_for_the_look(tmp_path: Path) -> None:
     program = SCRIPT.replace("optimizer =", """
 class Net(nn.Module):
