@@ -37,8 +37,8 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Held = Annotated[str, Meta(pattern="^(fp32|bf16|fp16|8 bit)$")]
 Ceiling = Annotated[float, Meta(gt=0, le=1)]
 
-Phase = Literal["train", "evaluate", "save"]
-PHASES: tuple[Phase, ...] = ("train", "evaluate", "save")
+Phase = Literal["train", "rollout", "evaluate", "save"]
+PHASES: tuple[Phase, ...] = ("train", "rollout", "evaluate", "save")
 """What a script does in a run."""
 
 MOST_BYTES = 16 * 2**20

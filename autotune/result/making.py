@@ -263,8 +263,8 @@ def _measured(record: Record, workload: Workload, limits: Limits) -> Measured:
 
 
 def unseen(phases: Mapping[str, InPhase]) -> tuple[Phase, ...]:
-    """The phases beside training that are not among `phases`."""
-    return tuple(name for name in PHASES[1:] if name not in phases or not phases[name].count)
+    """Evaluation and saving, where they are not among `phases`."""
+    return tuple(name for name in PHASES[2:] if name not in phases or not phases[name].count)
 
 
 def peak_phase(phases: Mapping[str, InPhase]) -> Phase | None:

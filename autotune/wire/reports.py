@@ -35,9 +35,11 @@ class Peaks:
         return cls(**{name: max(getattr(each, name) for each in peaks) for name in names})
 
 
-TRAIN, EVALUATE, SAVE = "train", "evaluate", "save"
+TRAIN, ROLLOUT, EVALUATE, SAVE = "train", "rollout", "evaluate", "save"
 """Names of the phases of a run."""
-DURING = {TRAIN: "in training", EVALUATE: "in evaluation", SAVE: "while saving"}
+DURING = {
+    TRAIN: "in training", ROLLOUT: "in rollouts", EVALUATE: "in evaluation", SAVE: "while saving",
+}  # fmt: skip
 """The same for people."""
 
 

@@ -24,12 +24,16 @@ from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
-TRAIN, EVALUATE, SAVE = "train", "evaluate", "save"
+TRAIN, ROLLOUT, EVALUATE, SAVE = "train", "rollout", "evaluate", "save"
 REGULAR = 3
 """What is in so many gaps between steps, with one other gap between two at most, is part of the
 step."""
-ROLLOUT = (EVALUATE, False)
-"""The kind of phase that may be one: without gradients, in training mode."""
+ASKED = (ROLLOUT, EVALUATE)
+"""Phases in which the model is asked."""
+MAY_ROLL = (EVALUATE, False)
+"""The kind of phase that may be a rollout: without gradients, in training mode."""
+ROLLOUT_S = 0.1
+"""A rollout that takes less is seen as a part of the step alone, and costs nothing then."""
 LONGEST_CYCLE = 32
 """Steps, at most, from one rollout to the next."""
 ARMED = 32
@@ -107,6 +111,8 @@ class Phases:
         self._regular: set[tuple[str, bool]] = set()
         self.cycle = 0
         """Steps from one rollout to the next; 1 without any; 0 while that is not known."""
+        self.rolls = False
+        """Whether rollouts are a phase of their own."""
         self._handle: Any = None
         self._armed = self._calls = self._frozen = 0
         self._depth = 0  # of no_grad, since it began between steps
@@ -123,14 +129,12 @@ class Phases:
         for kind in self._gap - self._regular:
             numbers = self._last_in[kind]
             numbers.append(self._gaps)
+        self.cycle = self.cycle or self._found_cycle()
+        for kind in self._gap - self._regular:
+            numbers = self._last_in[kind]
             if len(numbers) == REGULAR and numbers[-1] - numbers[0] <= 2 * (REGULAR - 1):
                 self._regular.add(kind)
                 self._join(kind)
-        if not self.cycle:
-            self.cycle = self._found_cycle()
-            if self.cycle > 1:
-                self._regular.add(ROLLOUT)
-                self._join(ROLLOUT)
         self._gap, self._counted = set(), set()
         self.between = self._stepped = True
         self._thread = threading.get_ident()
@@ -166,7 +170,7 @@ class Phases:
             self.failed_in = self.now
         if self._depth:
             return
-        if self.now != EVALUATE:
+        if self.now not in ASKED:
             self._disarm()
         elif self.compiled:
             self._to("")
@@ -272,10 +276,10 @@ class Phases:
         if not with_gradients or module.training:
             self._disarm()
         if with_gradients and module.training:
-            self._sure = self._sure or self.now == EVALUATE
+            self._sure = self._sure or self.now in ASKED
             if self.now:
                 self._to("")
-        elif self.now != EVALUATE:
+        elif self.now not in ASKED:
             self._asks(in_eval=not module.training, sure=not with_gradients)
 
     def _skip(self, module: Any) -> None:
@@ -293,7 +297,9 @@ class Phases:
 
     def _asks(self, *, in_eval: bool, sure: bool = True) -> None:
         """A trained model is asked, and not trained."""
-        if (EVALUATE, in_eval) not in self._regular:
+        if self.rolls and not in_eval:
+            self._to(ROLLOUT)
+        elif (EVALUATE, in_eval) not in self._regular:
             self._gap.add((EVALUATE, in_eval))
             self._to(EVALUATE, sure=sure)
 
@@ -305,9 +311,9 @@ class Phases:
             if self.now:
                 name = self.now if self._sure else TRAIN
                 _raise(self._of.setdefault(name, {}), self._open)
-                if self._sure:
+                if self._sure and self._stepped:
                     self._seconds[name] = self._seconds.get(name, 0.0) + now - self._began
-                    if self._stepped and name not in self._counted:
+                    if name not in self._counted:
                         self._count[name] = self._count.get(name, 0) + 1
                         self._counted.add(name)
                 self._held = _tied(counts, "current")[1]
@@ -316,22 +322,30 @@ class Phases:
 
     def _found_cycle(self) -> int:
         """As `cycle`, after a step."""
-        numbers = [*self._last_in[ROLLOUT]]
+        numbers = [*self._last_in[MAY_ROLL]]
         if numbers[:1] != [1]:
             return 1
         if len(numbers) < REGULAR:
             return int(self._gaps - numbers[-1] >= LONGEST_CYCLE)
         first, second, third = numbers
-        return second - first if third - second == second - first else 1
+        if third - second != second - first:
+            return 1
+        self._regular.add(MAY_ROLL)
+        self.rolls = self._seconds.get(EVALUATE, 0.0) >= (REGULAR - 1) * ROLLOUT_S
+        self._join(MAY_ROLL)
+        return second - first
 
     def _join(self, kind: tuple[str, bool]) -> None:
-        """That is part of every step, and its memory is, too."""
+        """That is part of every step, and its memory is, too; or it is the rollouts' phase."""
         if kind == (SAVE, False):
             return
         with self._lock:
-            _raise(self._of[TRAIN], self._of.pop(kind[0], {}))
-            self._count.pop(kind[0], None)
-            self._seconds.pop(kind[0], None)
+            name = ROLLOUT if self.rolls and kind == MAY_ROLL else TRAIN
+            _raise(self._of.setdefault(name, {}), self._of.pop(kind[0], {}))
+            for counted in (self._count, self._seconds):
+                size = counted.pop(kind[0], 0)
+                if name == ROLLOUT:
+                    counted[name] = size  # type: ignore[assignment]
 
     def _trains(self, module: Any) -> bool:
         """Whether any of its parameters is trained."""

@@ -125,6 +125,16 @@ def test_a_rollout_every_so_many_steps_is_part_of_them(
     assert ("evaluate" in counts(told)) == (cycle == 1 and between != "evaluate()")
 
 
+def test_a_rollout_that_takes_long_has_its_own_peak(tmp_path: Path) -> None:
+    wait = "evaluate(), __import__('time').sleep(0.2)"
+    told = told_of(tmp_path, f"if number % 2 == 0: {wait}", before=wait)
+    assert counts(told) == {"rollout": 5}
+    found = told.seen[-1].phases
+    of = {name: each.peaks.device_bytes for name, each in found.items()}
+    assert of["train"] < of["rollout"] - 30 * MIB
+    assert found["rollout"].seconds > 1.0
+
+
 @pytest.mark.parametrize(
     "main",
     [
