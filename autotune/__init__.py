@@ -1,8 +1,8 @@
 """autotune finds the fastest training configuration that fits, by running real steps.
 
-`tune` runs a study, as the command line does. `load_best` and `load_trials` read what one wrote.
-`step` tells a study what only your own script knows. `emulate` gives this process GPUs that are
-not there. None of them imports torch.
+`tune` runs a study, as the command line does. `load_best` and `load_trials` read its results.
+`step` reports a step of your own script to a study. `emulate` gives this process emulated GPUs.
+None of them imports torch.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _PLACES = {
 
 
 def step(tokens: int | None = None, samples: int | None = None) -> None:
-    """Say that an optimizer step of this process is done, of so many tokens and samples.
+    """Report an optimizer step of this process, with its tokens and samples.
 
-    For training scripts that `--script` launches, whose optimizer is none of torch's, or whose
-    batches hide how many tokens they have. Both numbers are of this rank alone. The study adds up
-    the ranks, but counts ranks once that it sees to train on the same data. With `samples` it
-    adds up all ranks: of those that have the same data, all but one say 0. From the first call
-    on, only calls count as steps. Does nothing in any other process.
+    It is for scripts under `--script` whose optimizer is none of torch's, or whose batches hide
+    their number of tokens. Both numbers are of this rank alone. The study adds up the tokens of
+    ranks, and counts ranks with the same data once. It adds up the `samples` of all ranks: of
+    those with the same data, all but one report 0. From the first call on, only calls count as
+    steps. Does nothing in any other process.
     """
     hook = sys.modules.get("_autotune_hook")
     if hook is not None:
@@ -47,7 +47,7 @@ def step(tokens: int | None = None, samples: int | None = None) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """What scripts use is imported when they do: `--help` needs none of it."""
+    """Import names of the API at their first use: `--help` needs none of them."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)

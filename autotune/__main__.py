@@ -7,7 +7,7 @@ from autotune.installed import missing
 
 
 def main() -> None:
-    started = time.monotonic()  # the budget pays for the imports too
+    started = time.monotonic()  # imports count against the budget
     try:
         from autotune.commands.app import entry
 

@@ -1,6 +1,6 @@
-"""Callbacks that say a step is done, for trainers of other libraries in a script that is tuned.
+"""Callbacks that report steps of other libraries' trainers in a tuned script.
 
-They are not needed where a Trainer steps torch's optimizers, which a study sees by itself.
+A study sees torch's optimizers by itself: a Trainer with one of them needs no callback.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def lightning_callback() -> Any:
             self._made = 0
 
         def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
-            if trainer.global_step > self._made:  # of an accumulation, the last
+            if trainer.global_step > self._made:  # only the last of an accumulation
                 self._made = trainer.global_step
                 step()
 

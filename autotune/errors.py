@@ -1,4 +1,4 @@
-"""What is raised for wrong input."""
+"""Errors of wrong input."""
 
 
 class UsageError(Exception):
@@ -11,9 +11,8 @@ class ModelError(Exception):
     def __init__(self, message: str, traceback: str) -> None:
         super().__init__(message)
         self.traceback = traceback
-        """Of the process that it failed in."""
+        """The traceback in the failed process."""
 
 
 class NoNodesError(Exception):
-    """There is no machine to run anything on, or none is left; says in one line what became of
-    it."""
+    """There is no machine to run on, or none is left; the message says why in one line."""

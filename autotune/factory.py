@@ -1,7 +1,7 @@
 """A model of your own, for `--model factory:package.module:function`.
 
-`function` gets a `BuildSpec` and returns an `OwnModel`. It is called in every rank, where torch is
-imported, and its module is importable from the folder that autotune is started in:
+`function` gets a `BuildSpec` and returns an `OwnModel`. Every rank calls it, with torch imported.
+Its module must be importable from the folder in which autotune starts:
 
     from autotune.factory import BuildSpec, OwnModel
 
@@ -9,7 +9,7 @@ imported, and its module is importable from the folder that autotune is started 
         module = MyNet(layers=spec.depth, checkpoint=spec.checkpointing != "none")
         return OwnModel(module=module, make_batch=my_batch, loss=my_loss)
 
-It is called with torch's default dtype and device set as the engine needs them.
+torch's default dtype and device are set as the engine needs them.
 """
 
 from __future__ import annotations
@@ -27,45 +27,45 @@ EXAMPLE = (
     "def make(spec): return OwnModel(module=Net(), make_batch=lambda micro_batch, seq_len,"
     " generator: {...}, loss=lambda model, batch: ...)"
 )
-"""The least that a function is."""
+"""The smallest possible function."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSpec:
-    """What the module is to be like."""
+    """The requested properties of the module."""
 
     depth: int
-    """As `--depth` has it; 1 where that was not given."""
+    """The value of `--depth`; 1 without it."""
     seq_len: int
-    """The longest that will be asked of `make_batch`."""
+    """The longest length for `make_batch`."""
     dtype: str
-    """Of the matrix products: fp32, bf16 or fp16. The engine chooses what the weights are in."""
+    """The dtype of matrix products: fp32, bf16 or fp16. The engine chooses that of weights."""
     checkpointing: str
-    """none, or full: recompute in the backward pass what blocks would have to keep. Other values
-    of `--checkpointing` only where they are asked for. A function that reads this applies it
-    itself. Of one that does not, autotune checkpoints the `blocks`."""
+    """none, or full: the backward pass recomputes activations of blocks. Other values of
+    `--checkpointing` only if the user asks for them. A function that reads this field applies it
+    itself. Else autotune checkpoints the `blocks`."""
     device: str
-    """What it will train on: cpu or cuda."""
+    """The device of training: cpu or cuda."""
     attention: str = "auto"
-    """As `--attention` has it; auto where that was not given."""
+    """The value of `--attention`; auto without it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnModel:
-    """A module, and how it is fed."""
+    """A module with its batches and its loss."""
 
     module: nn.Module
     make_batch: Callable[[int, int, torch.Generator | None], dict[str, Tensor]]
-    """`micro_batch` samples of `seq_len`, on the CPU: each tensor's first axis is the sample. The
-    generator is None where values do not matter."""
+    """Makes `micro_batch` samples of `seq_len`, on the CPU. Each tensor's first axis is the
+    sample. The generator is None if values do not matter."""
     loss: Callable[[nn.Module, dict[str, Tensor]], Tensor]
-    """The mean loss of a batch, on the module or on what an engine has wrapped around it."""
+    """The mean loss of a batch. It gets the module, or an engine's wrapper of it."""
     flops_per_token: Callable[[int], float] | None = None
     """Model FLOPs, forward and backward, per sample and unit of `seq_len`, for a `seq_len`.
-    Counted where it is not given."""
+    Without it they are counted."""
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None
-    """In the place of AdamW. ZeRO gives it what it shards: one that looks at a parameter's shape
-    finds a flat part of it there."""
+    """Makes an optimizer instead of AdamW. ZeRO gives it flat shards, so it must not rely on a
+    parameter's shape."""
     blocks: Iterable[nn.Module] | None = None
     """Parts that FSDP shards, and checkpointing recomputes, on their own; none within another.
     Without it: the members of the module's lists."""
@@ -83,7 +83,7 @@ class OwnModel:
                 raise TypeError(f"OwnModel.{name} is no function: {given!r:.80}")
         _check_takes("make_batch", self.make_batch, "micro_batch", "seq_len", "generator")
         _check_takes("loss", self.loss, "model", "batch")
-        if self.blocks is not None:  # to be gone through more than once
+        if self.blocks is not None:  # an iterator would serve only once
             object.__setattr__(self, "blocks", _listed(self.blocks))
 
 
@@ -99,7 +99,7 @@ def _check_takes(name: str, function: Callable[..., Any], *arguments: str) -> No
     try:
         of = signature(function)
     except ValueError:
-        return  # of C code, which need not say
+        return  # C code may have no signature
     try:
         of.bind(*arguments)
     except TypeError as error:

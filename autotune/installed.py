@@ -21,18 +21,18 @@ EXTRAS = {
     "vl_convert": "pictures",
     "wandb": "wandb",
 }
-"""By the name that it is imported by: the extra of pyproject.toml that installs it."""
+"""Extras of pyproject.toml that install a package, by the name of its import."""
 OTHERS = {"flash_attn": "flash-attn --no-build-isolation", "triton": "triton"}
-"""The same for those that no extra has: what pip installs."""
+"""Arguments of pip for packages without an extra."""
 CHECKOUT = Path(__file__).resolve().parents[1]
-"""What holds both packages: a checkout, or the environment's site-packages."""
+"""The folder of both packages: a checkout, or the environment's site-packages."""
 
 
 def missing(package: str) -> str:
-    """That `package`, by the name that it is imported by, is not installed, and the line that
-    installs it; empty where it is installed."""
+    """A message that `package` (its import's name) is not installed, with the line that installs
+    it; empty if it is installed."""
     found = importlib.util.find_spec(package)
-    # A folder of that name in the current one, such as `wandb`, is found too, and has no origin.
+    # A mere folder of that name, such as `wandb`, is found, too, but has no origin.
     if found is not None and found.origin is not None:
         return ""
     return f"{package} is not installed; run {_install(package)}"
@@ -47,5 +47,5 @@ def _install(package: str) -> str:
         return f'{pip} "{DISTRIBUTION}{extra}"'
     if extra:
         return f'{pip} -e "{CHECKOUT}{extra}"'
-    # Its environment is there only after the script has run, and is brought up to date by it.
+    # The script makes the environment, and brings it up to date.
     return f"{shlex.quote(str(CHECKOUT / 'scripts' / 'tune'))}, which takes the same arguments"

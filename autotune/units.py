@@ -1,7 +1,7 @@
 """Quantities as people write them: durations, shares, sizes, lists of integers and of words.
 
-Every parser raises `UsageError` with one line that names the flag, what is wrong with its value
-and a value that would work.
+Every parser raises `UsageError` with one line. It names the flag, the error and a value that would
+work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BYTES = {"b": 1} | {
     for unit, size in ((f"{letter}b", 10**3), (f"{letter}ib", 2**10), (f"{letter}i", 2**10),
                        (letter, 2**10))
 }  # fmt: skip
-"""A letter alone is binary, as for Slurm, Docker and GNU's tools."""
+"""A bare letter is binary, as for Slurm, Docker and GNU's tools."""
 
 
 def parse_duration_s(text: str, flag: str) -> float:
@@ -105,21 +105,21 @@ def parse_ints(text: str, flag: str, *, least: int = 1) -> tuple[int, ...]:
 
 
 def parse_int(text: str, flag: str) -> int:
-    """A whole number. Raises `UsageError` where it is none."""
+    """A whole number. Raises `UsageError` for other texts."""
     if re.fullmatch(r"\s*[-+]?\d{1,4000}\s*", text) is None:
         raise UsageError(f"{flag} {text}: not a whole number; write it as 2")
     return int(text)
 
 
 def parse_name(text: str, flag: str, known: Sequence[str]) -> str:
-    """One of the words that are `known`. Raises `UsageError` where it is none."""
+    """One of the `known` words. Raises `UsageError` for others."""
     if text not in known:
         raise UsageError(f"{flag} {text}: unknown; known: {', '.join(known)}")
     return text
 
 
 def gib(size: int) -> str:
-    """`size` bytes for people: "1.25 GiB", "310 MiB", "12 KiB", "40 bytes"."""
+    """`size` bytes in words: "1.25 GiB", "310 MiB", "12 KiB", "40 bytes"."""
     if size >= 2**30:
         return f"{size / 2**30:.2f} GiB"
     if size >= 2**20:
@@ -128,6 +128,6 @@ def gib(size: int) -> str:
 
 
 def _split(text: str) -> tuple[float | None, str]:
-    """Number and lower-case unit of `text`; the number is None where there is none."""
+    """Number and lower-case unit of `text`; the number is None if there is none."""
     match = re.fullmatch(r"\s*([-+]?(?:\d+\.?\d*|\.\d+))\s*([a-zA-Z%]*)\s*", text)
     return (float(match[1]), match[2].lower()) if match else (None, "")

@@ -1,1 +1,1 @@
-"""The worker side: one process per rank, on the device. Imports `autotune.wire` and torch."""
+"""The worker side: one process per rank, on the device. It imports `autotune.wire` and torch."""

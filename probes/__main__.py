@@ -3,7 +3,7 @@
 For `Describe` or `Count` the process is a helper: it answers once and exits.
 
 When the study's socket ends, this process ends with everything it started. A thread of its own
-notices that, so a rank inside a long step exits as promptly.
+notices the end, so a rank inside a long step exits at once, too.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ def end_session() -> NoReturn:
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this rank and its children when the study dies, even if the rank is
-    stopped or inside a C call."""
+    """Let the kernel kill this rank and its children if the study dies. The rank may be stopped,
+    or inside a C call."""
     if sys.platform != "linux":
         return
     prctl = ctypes.CDLL(None).prctl
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     rank = os.getpid()
-    # SIGCONT, since that one also wakes a guard that was stopped together with the rank.
+    # SIGCONT also wakes a guard that was stopped together with the rank.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})
     if os.fork() == 0:
         prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
@@ -105,7 +105,7 @@ class Rank:
 
 
 def serve(rank: Rank) -> None:
-    """Build what the study asks for, then probe until it says stop; or describe, once."""
+    """Build the engine, then probe until the study says stop; or answer once as a helper."""
     rank.send(Entered(Phase.IMPORT))
     from probes import worker
 
@@ -137,10 +137,10 @@ def serve(rank: Rank) -> None:
 
 
 def run(dial: Dial, does: Callable[[Rank], None] | None = None) -> NoReturn:
-    """Serve the study at `dial` by the function `does`, or else as a rank.
+    """Serve the study at `dial` by the function `does`, by default as a rank.
 
-    Every error is reported as a `Fault` and ends the rank: a process that ran out of memory must
-    not measure again.
+    Every error is reported as a `Fault` and ends the rank. After an out-of-memory error a process
+    must not measure again.
     """
     if dial.child:
         die_with_parent()
@@ -156,7 +156,7 @@ def run(dial: Dial, does: Callable[[Rank], None] | None = None) -> NoReturn:
             sys.stderr.flush()
         rank.send(fault)  # the study ends this process as soon as it knows
         os._exit(1)
-    os._exit(0)  # torch's own teardown can hang on peers that are already gone
+    os._exit(0)  # torch's own teardown can hang if peers are gone
 
 
 def main() -> None:

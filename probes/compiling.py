@@ -11,13 +11,13 @@ from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handl
 
 
 class Compiler:
-    """Counts what torch.compile does in this process, from now on."""
+    """Counts compilations of torch.compile in this process, from now on."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.times = 0
-        """Pieces of code that it compiled, each for some shape. A backward pass that follows
-        counts with its forward pass."""
+        """Number of compiled pieces of code, each for some shape. A backward pass counts with its
+        forward pass."""
         self._began = 0.0
         handler = callback_handler
         handler.register_start_callback(self._start)
@@ -34,8 +34,8 @@ class Compiler:
 def compile_blocks(blocks: Iterable[nn.Module], *, dynamic: bool = False) -> None:
     """Have each of `blocks` compile its `forward` for every shape that it meets.
 
-    Shapes are compiled as they are, as in training, which has one; or as symbols, if they are
-    `dynamic`. What engines hang on a block, outside its `forward`, stays as it is.
+    `dynamic` shapes are symbols. Hooks of engines on a block, outside its `forward`, stay as they
+    are.
     """
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 4096
     torch._dynamo.config.fail_on_recompile_limit_hit = True

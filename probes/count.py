@@ -1,7 +1,7 @@
 """Parameters and FLOPs of models, counted on the modules themselves, without data.
 
 Parameters come from a module on the meta device, FLOPs from a step on tensors without data
-(`dataless`; meta tensors fail where a mask is looked at).
+(`dataless`). Meta tensors fail if a model looks at a mask.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from probes.faults import UnsupportedError
 from probes.models import FamilyModels, family
 
 SAMPLES = 2
-"""One alone runs other operations."""
+"""A single sample would run other operations."""
 
 
 def count(request: Count) -> Counted:
-    """What `request` asks for.
+    """The counts for `request`.
 
     Raises:
         UnsupportedError: a model cannot be built.
@@ -47,7 +47,7 @@ def count(request: Count) -> Counted:
         uncounted = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     if uncounted:
         if not made.on_meta:
-            _one_step(request.shallow[0], min(request.seq_lens))  # is it the user's error?
+            _one_step(request.shallow[0], min(request.seq_lens))  # raises the user's own error
         flops = [
             [6.0 * of.parameters * seq_len for seq_len in request.seq_lens] for of in parameters
         ]
@@ -64,8 +64,8 @@ def count(request: Count) -> Counted:
 
 
 def _batches_are_alike(made: FamilyModels, request: Count) -> bool:
-    """Whether the user's batches are known to have the same shapes, whatever length is asked for.
-    Raises `UnsupportedError` where they are none to train on."""
+    """Whether the user's batches have the same shapes for all lengths. Raises `UnsupportedError`
+    for unusable batches."""
     spec, shapes = request.shallow[0], []
     try:
         with dataless():
@@ -82,8 +82,8 @@ def _batches_are_alike(made: FamilyModels, request: Count) -> bool:
 
 
 def _shares(request: Count, parameters: Sequence[Parameters]) -> list[list[float]]:
-    """Those of `request` by which the shallow models tell the parameters; of a model with other
-    blocks, which no list in its config names, there are none."""
+    """The shares of `request` that give the right parameters from shallow models. A model may have
+    other blocks, which no list in its config names: it has none."""
     if not request.shares:
         return [[] for _ in request.models]
     shallow = [_parameters(spec)[0].parameters for spec in request.shallow]
@@ -94,8 +94,7 @@ def _shares(request: Count, parameters: Sequence[Parameters]) -> list[list[float
 
 
 def _by_depth(request: Count, shares: Sequence[Sequence[float]], seq_len: int) -> list[float]:
-    """FLOPs of a sample of each model: by `shares` of the shallow ones, or counted where there are
-    none."""
+    """FLOPs of a sample of each model: by `shares` of the shallow ones, or counted without."""
     of_shallow = [_flops(spec, seq_len) for spec in request.shallow] if any(shares) else []
     return [
         _mixed(each, of_shallow) if each else _flops(spec, seq_len)
@@ -108,7 +107,7 @@ def _mixed(shares: Sequence[float], values: Sequence[float]) -> float:
 
 
 def _one_step(spec: ModelSpec, seq_len: int) -> None:
-    """With data, on the CPU. Raises what the user's code raises."""
+    """A step with data, on the CPU. Raises the errors of the user's code."""
     made = family(spec.name)
     module = made.make(spec)
     batch = made.batch(spec, SAMPLES, seq_len, torch.Generator().manual_seed(0))
@@ -116,7 +115,8 @@ def _one_step(spec: ModelSpec, seq_len: int) -> None:
 
 
 def _parameters(spec: ModelSpec) -> tuple[Parameters, frozenset[str], int]:
-    """Of a model; the settings that its maker did not read, and the number of its units."""
+    """Parameters of a model, the settings that its function did not read, and the number of its
+    units."""
     made = family(spec.name)
     with torch.device("meta"):
         module = made.make(spec)
@@ -140,12 +140,10 @@ def _parameters(spec: ModelSpec) -> tuple[Parameters, frozenset[str], int]:
 
 
 def _flops(spec: ModelSpec, seq_len: int) -> float:
-    """Of forward and backward of one sample."""
+    """FLOPs of forward and backward of one sample."""
     try:
         return _flops_in(torch.float32, spec, seq_len)
-    except (
-        RuntimeError
-    ):  # a kernel that has a fake one for bf16 alone, as mixtures of experts have
+    except RuntimeError:  # kernels of mixtures of experts have a fake one only for bf16
         return _flops_in(torch.bfloat16, spec, seq_len)
 
 
@@ -167,12 +165,12 @@ def _flops_in(dtype: torch.dtype, spec: ModelSpec, seq_len: int) -> float:
 
 
 def _formulas() -> dict[Any, Any]:
-    """Of operations that torch's counter does not know: it is made for GPUs."""
+    """Formulas for operations that torch's counter, made for GPUs, does not know."""
     aten = torch.ops.aten
     found: dict[Any, Any] = {
         aten._scaled_dot_product_flash_attention_for_cpu: _attention,
         aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
-        # A convolution of each channel on its own: torch counts as if each saw all of them.
+        # For a convolution of single channels, torch counts as if each saw all channels.
         aten.convolution_backward: _convolution_backward,
     }
     with suppress(AttributeError):
@@ -194,7 +192,7 @@ def _attention(
 def _attention_backward(
     grad: Shape, q: Shape, k: Shape, v: Shape, *rest: Any, out_shape: Any = None, **more: Any
 ) -> int:
-    """Four products. The scores are computed once more, which is no work of the model."""
+    """Four products. Recomputation of the scores does not count."""
     b, h, t, c = q
     return 4 * b * h * t * k[-2] * (c + v[-1])
 

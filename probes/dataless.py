@@ -15,28 +15,28 @@ from torch.nn import init
 
 @contextmanager
 def dataless() -> Iterator[None]:
-    """Whatever is made within has a shape and no values. A model may bring tensors that it made
-    when it was imported.
+    """Tensors that are made in this context have a shape, but no values. Models may bring tensors
+    from their import.
 
-    A truncated normal is drawn again where it looks too far off, so there is nothing to draw.
+    A truncated normal draws values again that are too far off, so it is replaced.
     """
 
     def nothing(tensor: torch.Tensor, *rest: Any, **more: Any) -> torch.Tensor:
         return tensor
 
-    # A name of torch's own, which another version may not have.
+    # A private name of torch, which another version may not have.
     drawing = patch.object(init, "_no_grad_trunc_normal_", nothing, create=True)
     with drawing, Dataless(allow_non_fake_inputs=True):
         yield
 
 
 class _NotOnlySizesError(Exception):
-    """An argument has values."""
+    """An argument has values, not only sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Result:
-    """The one result of an operation, as a tensor of the device of its first argument."""
+    """The single result of an operation, on the device of its first argument."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -49,11 +49,11 @@ class _Result:
 
 
 _RESULTS: dict[object, _Result | None] = {}
-"""By operation and arguments; None where torch has to compute it each time."""
+"""Results by operation and arguments; None if torch has to compute it each time."""
 
 
 class Dataless(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """torch's mode, with a cache of its own. torch's cache allows for symbolic sizes, and its
+    """torch's mode, with a cache of its own. torch's own cache supports symbolic sizes, and its
     keys take most of the time of a trace."""
 
     def dispatch(
@@ -86,7 +86,7 @@ class Dataless(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 
 def _sizes(values: Iterable[Any]) -> tuple[object, ...]:
-    """Arguments as a key. A tensor is its sizes; 1 and 1.0 differ by their types."""
+    """Arguments as a key. A tensor counts by its sizes; 1 and 1.0 differ by their types."""
     found: list[object] = []
     for value in values:
         kind = type(value)
@@ -108,7 +108,7 @@ def _known(func: Any, result: Any, first: Any) -> _Result | None:
     if result.constant is not None or result.fake_device != first.fake_device:
         return None
     shares = result.untyped_storage()._cdata == first.untyped_storage()._cdata
-    # A view has the storage of its argument: of another one than the first it is not known.
+    # A view has the storage of an argument. Unless that is the first, it is unknown.
     if (func.is_view and not shares) or torch.Tag.inplace_view in func.tags:
         return None
     return _Result(

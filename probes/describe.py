@@ -1,7 +1,7 @@
-"""What models need in a training step, traced: the engine's own code on tensors without data.
+"""Traces the memory of models in a training step: the engine's own code on tensors without data.
 
-Under `FakeTensorMode` a tensor has a shape and no memory, and nothing is computed. The tensors say
-that they are on the CPU, since fake CUDA tensors need a CUDA build and make a context.
+Under `FakeTensorMode` a tensor has a shape and no memory, and nothing is computed. The tensors
+claim to be on the CPU, since fake CUDA tensors need a CUDA build and make a context.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ from probes.models import family
 from probes.world import World
 
 Peaks = tuple[int, int]
-"""The early and the late one."""
+"""The early and the late peak."""
 _UNKNOWN: Peaks = (-1, -1)
 MOST_TRACED = 32
-"""Lengths. Of more of them those are left out that no form of growth gives, but the shortest."""
+"""The most lengths to trace. Further ones without a form of growth are left out."""
 _APART = 8
-"""Where the shortest length runs other operations than the longest: how many times as long the
-next one is that is tried."""
+"""If the shortest length runs other operations than the longest, one so many times as long is
+tried next."""
 _DEVICE_OF = torch.ops.prim.device.default
 
 
 def describe(request: Describe) -> Described:
     """Trace every model of `request` at every shape.
 
-    Call it in a fresh process: `base_bytes` is what the process holds when it is called.
+    Call it in a fresh process: `base_bytes` is its memory at the call.
     """
-    torch.ones(2**20).add_(1)  # starts OpenMP's threads, which a rank has before its model
+    torch.ones(2**20).add_(1)  # starts OpenMP's threads, as in a rank before its model
     base_bytes = status_bytes("VmRSS")
-    gc.freeze()  # torch's own objects: collecting between traces then costs little
-    gc.disable()  # it would happen anywhere within them
+    gc.freeze()  # torch's own objects, so collecting between traces is cheap
+    gc.disable()  # no collection within a trace
     traced = [_trace(spec, request) for spec in request.models]
     return Described(base_bytes=base_bytes, models=traced)
 
 
 class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Bytes of the storages that were made under it and live, and every change of them.
+    """Bytes of live storages that were made in this mode, and every change of them.
 
     torch's MemTracker (torch.distributed._tools.mem_tracker) counts the same bytes; it also
     attributes them to modules, and takes four times as long.
@@ -76,7 +76,7 @@ class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled under it: what torch wraps around every operation takes time."""
+        """False: no code is compiled here, and torch's wrapper of every operation takes time."""
         return False
 
     def timeline(self, run: Callable[[], object]) -> NDArray[np.int64]:
@@ -86,7 +86,7 @@ class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return before + np.cumsum([0, *self._changes[start:]])
 
     def step(self, run: Callable[[], object]) -> Timeline:
-        """The same of a forward and a backward pass."""
+        """The same for a forward and a backward pass."""
         start = len(self._changes)
         self._early, self._late = None, None
         found = self.timeline(run)
@@ -94,19 +94,19 @@ class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return Timeline(found, late if self._early is None else self._early - start, late)
 
     def enters(self, _: torch.Tensor) -> None:
-        """As a hook: a gradient comes to the first blocks."""
+        """A hook: a gradient comes to the first blocks."""
         if self._late is None:
             self._late = len(self._changes)
 
     def leaves(self, _: torch.Tensor) -> None:
-        """As a hook: it has gone through the last blocks."""
+        """A hook: the gradient has passed the last blocks."""
         if self._early is None:
             self._early = len(self._changes)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is _DEVICE_OF:  # asked twice as often as anything is made
+        if func is _DEVICE_OF:  # called twice as often as tensors are made
             return args[0].fake_device
         made = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(made):
@@ -131,8 +131,8 @@ class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 class _Engine(DdpEngine):
     def tell(self, ledger: StorageLedger, spec: ModelSpec) -> None:
-        """Tell `ledger` when the backward pass comes to the first block, and leaves the only one.
-        Where every n-th is checkpointed: when it comes to the first n, and leaves the last n."""
+        """Tell `ledger` when the backward pass comes to the first block, and leaves the last. If
+        every n-th block is checkpointed, these are the first n and the last n blocks."""
         every = recompute.every(spec.checkpointing)
         blocks = list(family(spec.name).blocks(self._module))
         if len(blocks) < every:
@@ -151,21 +151,21 @@ class _Engine(DdpEngine):
             blocks[0].register_forward_hook(leaves)
 
     def hold_gradients(self) -> None:
-        """Have a gradient for every parameter, as if a backward had left them."""
+        """Make a gradient for every parameter, as after a backward pass."""
         for parameter in self._module.parameters():
             if parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter)
 
 
 def _hook(values: object, told: Callable[[torch.Tensor], None]) -> None:
-    """Have `told` called with the gradient of the first tensor in `values`."""
+    """Call `told` with the gradient of the first tensor in `values`."""
     first = next((leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)), None)
     if first is not None and first.requires_grad:
         first.register_hook(told)  # type: ignore[no-untyped-call]
 
 
 def _trace(spec: ModelSpec, request: Describe) -> Traced:
-    """One model at every shape; -1 everywhere if it cannot be run on tensors without data."""
+    """One model at every shape; -1 everywhere if it cannot run on tensors without data."""
     try:
         with (
             dataless(),
@@ -210,7 +210,8 @@ def _steps(ledger: StorageLedger, engine: _Engine, spec: ModelSpec, request: Des
 
 
 def _attention_of(device_kind: str) -> AbstractContextManager[object]:
-    """A GPU's fused attention drops out without keeping scores; the CPU's cannot drop out."""
+    """A context with a GPU's attention: dropout keeps no scores. The CPU's fused attention has no
+    dropout."""
     if device_kind == "cpu":
         return nullcontext()
     fused = functional.scaled_dot_product_attention
@@ -222,14 +223,14 @@ def _attention_of(device_kind: str) -> AbstractContextManager[object]:
 
 
 class _GroupedProduct(torch.autograd.Function):
-    """What `functional.grouped_mm` keeps and makes, of any dtype: without data it takes bf16
-    alone, and experts' weights are fp32 under autocast, which knows nothing of it."""
+    """The tensors that `functional.grouped_mm` keeps and makes, for any dtype. Without data it
+    only takes bf16. Under autocast, which ignores it, experts' weights are fp32."""
 
     @staticmethod
     def forward(ctx: Any, rows_sk: torch.Tensor, experts_ekn: torch.Tensor) -> torch.Tensor:
         of_rows, of_experts = ctx.needs_input_grad
         ctx.like = (rows_sk.shape, rows_sk.dtype), (experts_ekn.shape, experts_ekn.dtype)
-        # Each is needed for the other's gradient.
+        # Each one's gradient needs the other.
         ctx.save_for_backward(*([rows_sk] * of_experts), *([experts_ekn] * of_rows))
         return rows_sk.new_empty(len(rows_sk), experts_ekn.shape[-1])
 
@@ -253,8 +254,8 @@ def _forward_backward(engine: _Engine, spec: ModelSpec, seq_len: int, micro_batc
 
 
 def _peaks(request: Describe, trace: Callable[[int, int], Timeline]) -> dict[Shape, Peaks]:
-    """The early and late peaks at each length and micro_batch, from a few traces. Of many lengths
-    those are left out at which the model runs other operations than at the longest."""
+    """The early and late peaks at each length and micro_batch, from a few traces. Of many lengths,
+    those with other operations than the longest are left out."""
     lengths, sizes = sorted(set(request.seq_lens)), sorted(set(request.micro_batches))
     found: dict[Shape, Peaks] = {}
     shortest = 0
@@ -271,10 +272,10 @@ def _peaks(request: Describe, trace: Callable[[int, int], Timeline]) -> dict[Sha
 def _by_growth(
     lengths: Sequence[int], sizes: Sequence[int], trace: Callable[[int, int], Timeline]
 ) -> dict[Shape, Peaks]:
-    """From traces at both ends, and one between them that has to agree; nothing where a form
-    of growth is not known.
+    """Peaks from traces at both ends; one between them has to agree. Empty without a form of
+    growth.
 
-    Where the smallest micro_batch runs other operations, as 1 does, it stands for itself, and the
+    If the smallest micro_batch runs other operations, as 1 does, it stands for itself, and the
     next one is tried.
     """
     found: dict[Shape, Peaks] = {}
@@ -285,7 +286,7 @@ def _by_growth(
             several, most = [low], (lengths[-1], low)
         grid = list(product(lengths, several))
         known = grown([(end, trace(*end)) for end in (most, least)], grid)
-        # Padding shows best at a length that is of few powers of two.
+        # Padding shows best at a length with few factors of two.
         odd = min(lengths[1:-1], key=lambda n: (n & -n, -n), default=lengths[0])
         if known is None or not np.array_equal(known((odd, low)).held, trace(odd, low).held):
             return {}
@@ -298,9 +299,9 @@ def _by_growth(
 def _at_length(
     seq_len: int, sizes: Sequence[int], trace: Callable[[int, int], Timeline]
 ) -> dict[Shape, Peaks]:
-    """From traces of the smallest and the largest micro_batch.
+    """Peaks from traces of the smallest and the largest micro_batch.
 
-    Every tensor's size is affine in micro_batch, so what is held at any one moment is, too.
+    Every tensor's size is affine in micro_batch, so memory at any moment is, too.
     """
     largest = sizes[-1]
     at_largest = trace(seq_len, largest)
@@ -328,6 +329,6 @@ def _start(spec: ModelSpec, request: Describe) -> Start:
         capacity_bytes=0,
         model=replace(spec, optimizer=request.optimizer),
         engine="",
-        # The same sizes; the loss scaler of fp16 would read values, and there are none.
+        # The same sizes as fp16, whose loss scaler would read values.
         dtype="bf16" if request.dtype == "fp16" else request.dtype,
     )

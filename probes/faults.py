@@ -1,7 +1,7 @@
 """Exception -> Fault: whether memory ran out, which memory, and the size of the request.
 
-Types decide first, message patterns second. Any other error is `crashed`, never out of memory:
-a candidate that does not fit is not tried again.
+Types decide first, message patterns second. Any other error is `crashed`, never out of memory: a
+candidate that does not fit is not tried again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HANDLE_BYTES = 256 * 2**20
 """With less free device memory, the first use of a library may fail."""
 _UNSUPPORTED = re.compile(
     r"not implemented for '\w+'"
-    # DDP waits for the gradient of a parameter that the loss does not use.
+    # DDP waits for gradients of parameters that the loss does not use.
     r"|Expected to have finished reduction in the prior iteration"
 )
 
@@ -38,11 +38,11 @@ _BUILT = tuple(name for name, row in rows(Settings).items() if row.level is Leve
 """Axes that change the compiled code."""
 _SELECTED = re.compile(r"encountered during backward but not found in storage")
 """Selective checkpointing fails if the backward pass runs other operations than the forward pass,
-e.g. the gathering of ZeRO-3."""
+e.g. ZeRO-3's gathering."""
 
 
 class UnsupportedError(Exception):
-    """A library does not support this combination; the message says why."""
+    """A library does not support this combination, for the reason in the message."""
 
     def __init__(self, reason: str, *axes: str) -> None:
         """`axes` are the axes whose values together are the cause, if known."""
@@ -67,7 +67,7 @@ def _cause(error: BaseException, device_kind: str) -> Cause:
     # On the CPU the process is the device: no host memory means no device memory.
     host: Cause = "oom" if device_kind == "cpu" else "host_oom"
     if isinstance(error, torch.OutOfMemoryError):
-        return "oom"  # of the device's allocator
+        return "oom"  # raised by the device's allocator
     if isinstance(error, MemoryError):
         return host
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
@@ -104,7 +104,7 @@ def _axes(error: BaseException) -> tuple[str, ...]:
 
 def _is_of_compiler(error: BaseException) -> bool:
     """Whether torch.compile failed."""
-    # By name: importing these modules takes a second, and only a compilation needs them.
+    # By name, since the import of these modules takes a second.
     packages = ("torch._dynamo.exc", "torch._inductor.exc", "torch._inductor.cpp_builder")
     return any(cls.__module__ in packages for cls in type(error).__mro__)
 

@@ -1,8 +1,8 @@
 """A process that ranks are forked from: `python -m probes.forkserver ENGINE FAMILY`.
 
-It imports torch and the libraries of engine and model family once, and touches no device. A
-forked rank has these at once. Open drivers and threads do not survive a fork: if there are any, no
-rank is forked.
+It imports torch and the libraries of engine and model family once, and touches no device. A forked
+rank has them at once. Open drivers and threads do not survive a fork: if there are any, no rank is
+forked.
 
 Its stdin is a socket to the study. Each rank becomes a child of the study, which has to be a
 subreaper (prctl(2), PR_SET_CHILD_SUBREAPER).
@@ -12,7 +12,7 @@ Contracts:
 - Before each fork the server checks that it has one thread and no open driver. It keeps NVML
   closed, which some libraries open on import.
 - A process between server and rank ends at once, so the study becomes the rank's parent. Ranks
-  die with the study, and are waited for like spawned ones.
+  die with the study, which waits for them as for spawned ones.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from probes import __main__ as rank
 _PR_SET_PDEATHSIG = 1
 _DRIVERS = ("/dev/nvidia", "/dev/dxg")
 _PAGE = os.sysconf("SC_PAGESIZE")
-_PRESENT = 63  # bit of an entry of /proc/self/pagemap (the kernel's admin-guide/mm/pagemap)
+_PRESENT = 63  # a bit in entries of /proc/self/pagemap (the kernel's admin-guide/mm/pagemap)
 
 
 def main() -> None:
-    """Import, say so, and fork a rank at each request, until the study is gone."""
+    """Import, report it, and fork a rank at each request, until the study is gone."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     study = Stream(socket.socket(fileno=os.dup(0)))
     import_libraries(*sys.argv[1:])
@@ -75,9 +75,9 @@ def import_libraries(engine: str, model: str) -> None:
 
 @contextmanager
 def _nvml_closed() -> Iterator[None]:
-    """Keep NVML closed, which DeepSpeed opens on import, and torch, where a library asks for GPUs.
+    """Keep NVML closed. DeepSpeed opens it on import, and torch if a library asks for GPUs.
 
-    NVML of drivers of 2025 leaves a thread behind when it is closed. Ranks open it themselves.
+    NVML of 2025's drivers leaves a thread behind after closing. Ranks open it themselves.
     """
     import torch
 
@@ -96,21 +96,21 @@ def why_not() -> str:
     """Why a fork of this process would differ from a new process; empty if it would not."""
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads > 1:
-        return f"what was imported started {threads - 1} threads"
+        return f"imports started {threads - 1} threads"
     opened = [name for name in _open_files() if name.startswith(_DRIVERS)]
     return f"what was imported opened {opened[0]}" if opened else ""
 
 
 def _open_files() -> Iterator[str]:
     for opened in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the listing's own is closed by now
+        with suppress(OSError):  # the descriptor of the listing itself is closed now
             yield str(opened.readlink())
 
 
 def fork(request: Fork, study: Stream, pages: Sequence[int]) -> int:
     """The process id of a new rank, which is a child of the study.
 
-    The process between this one and the rank ends at once: that hands the rank over.
+    The process between this one and the rank ends at once, which hands the rank over.
     """
     study_pid, (heard, told) = os.getppid(), os.pipe()
     between = os.fork()
@@ -124,7 +124,7 @@ def fork(request: Fork, study: Stream, pages: Sequence[int]) -> int:
                     os.close(inherited)
                 while os.getppid() == between:
                     time.sleep(0.0005)
-                if os.getppid() == study_pid:  # it is there, and has adopted this process
+                if os.getppid() == study_pid:  # the study has adopted this process
                     become(request, pages)
         except BaseException:  # noqa: BLE001 - nothing may return to the server's loop
             traceback.print_exc()
@@ -138,7 +138,7 @@ def fork(request: Fork, study: Stream, pages: Sequence[int]) -> int:
 
 
 def become(request: Fork, pages: Sequence[int]) -> NoReturn:
-    """Be the rank that `request` asks for."""
+    """Become the rank of `request`."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     log = os.open(request.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     for number, opened in enumerate((nothing, log, log)):
@@ -156,8 +156,8 @@ def become(request: Fork, pages: Sequence[int]) -> NoReturn:
 def file_pages() -> Iterator[int]:
     """Addresses of this process's pages of files.
 
-    The kernel maps them into a child again only as it touches them, and they count towards the
-    peak of a process that imported its libraries itself.
+    The kernel maps them into a child only at its first touch. In a process that imports its
+    libraries itself, they count towards the peak.
     """
     with Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
         for line in Path("/proc/self/maps").read_text().splitlines():

@@ -1,7 +1,7 @@
-"""What a step holds at shapes that were not traced, told by traces at two that were.
+"""Memory of a step at shapes that were not traced, from traces at two shapes.
 
-Nearly every tensor of a step has a size that is a constant times a form: samples, or none of
-them, times a whole power of their length. Two traces that differ in both tell which form it is.
+Nearly every tensor's size is a constant times a form. A form is the number of samples, or 1, times
+an integer power of their length. Two traces that differ in both show the form.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Shape = tuple[int, int]
 _FORMS: tuple[Callable[[int], int], ...] = (
     lambda seq_len: 1,
     lambda seq_len: seq_len,
-    lambda seq_len: seq_len + 1,  # labels that are padded before they are shifted
+    lambda seq_len: seq_len + 1,  # labels that are padded before the shift
     lambda seq_len: seq_len - 1,
-    lambda seq_len: seq_len - 4,  # the same of a decoder's labels, a quarter as many
+    lambda seq_len: seq_len - 4,  # the same for a decoder's labels, a quarter as many
     lambda seq_len: seq_len**2,
 )
 _LARGEST = 2**63 - 1
@@ -29,16 +29,16 @@ _LARGEST = 2**63 - 1
 
 @dataclass(frozen=True)
 class Timeline:
-    """Bytes that a step holds, after each change of them."""
+    """Bytes of a step, after each change of them."""
 
     held: NDArray[np.number]
     early: int | None
-    """How many of them are before the backward pass is through the last block; None: all."""
+    """Number of changes before the backward pass leaves the last block; None for all."""
     late: int | None
-    """From which on it has come to the first block; None: all."""
+    """Index of the change at which the backward pass comes to the first block; None for all."""
 
     def peaks(self) -> tuple[int, int]:
-        """The early and the late one."""
+        """The early and the late peak."""
         return round(float(self.held[: self.early].max())), round(
             float(self.held[self.late :].max())
         )
@@ -52,8 +52,8 @@ class Timeline:
 def grown(
     traced: Sequence[tuple[Shape, Timeline]], shapes: Sequence[Shape]
 ) -> Callable[[Shape], Timeline] | None:
-    """Timelines at `shapes`, from two that were `traced`. None where these are of different
-    operations, or some change has no form, or several that differ at `shapes`."""
+    """Timelines at `shapes`, from two `traced` ones. None if their operations differ, or a change
+    has no form, or several forms that differ at `shapes`."""
     (first, at_first), (second, at_second) = traced
     if not at_first.is_like(at_second):
         return None
@@ -77,7 +77,7 @@ def grown(
 
 
 def _along(size: int, other: int, forms: Sequence[Sequence[int]]) -> NDArray[np.int64] | None:
-    """One change at all shapes but the first two, where it is `size` and `other`."""
+    """A change at all shapes but the first two; there it is `size` and `other`."""
     found: NDArray[np.int64] | None = None
     for by, other_by, *several in forms:
         if size * other_by != other * by:

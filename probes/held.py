@@ -1,4 +1,4 @@
-"""Memory that processes of this user hold, read from /proc."""
+"""Memory of this user's processes, from /proc."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 
 _SHM = "/dev/shm"
 _BLOCK_BYTES = 512
-"""That st_blocks counts, whatever the file system (stat(2))."""
+"""The unit of st_blocks on any file system (stat(2))."""
 
 
 def memory_bytes(pid: int | str) -> int:
-    """Of one process, its share of what it shares with others, without shared memory; 0 where it
-    is gone.
+    """Memory of a process, with its share of pages that it shares, but without shared memory. 0 if
+    it is gone.
 
     Source: the kernel's Documentation/filesystems/proc.rst, smaps_rollup.
     """
     process = Path("/proc") / str(pid)
     for name, held, shared in (("smaps_rollup", "Pss:", "Pss_Shmem:"),
                                ("status", "VmRSS:", "RssShmem:")):  # fmt: skip
-        with suppress(OSError):  # not every kernel has the first
+        with suppress(OSError):  # some kernels lack the first
             rows = (line.split() for line in (process / name).read_text().splitlines())
             sizes = {row[0]: int(row[1]) for row in rows if row[-1] == "kB"}
             if held in sizes:
@@ -30,17 +30,17 @@ def memory_bytes(pid: int | str) -> int:
 
 
 def shared_bytes(pids: Sequence[int | str]) -> int:
-    """What processes hold in /dev/shm, each file once: open, or mapped alone."""
+    """Bytes of processes in /dev/shm, each file once: open ones, and mapped ones."""
     found: dict[int, int] = {}
     for pid in pids:
         found |= dict(_mapped(pid))
     for pid in pids:
-        found |= dict(_open(pid))  # these tell how much of a file is there
+        found |= dict(_open(pid))  # open files tell their real size
     return sum(found.values())
 
 
 def _open(pid: int | str) -> Iterator[tuple[int, int]]:
-    """Inode and bytes of each of its open files there, also of those that have no name."""
+    """Inode and bytes of each of its open files there, also of deleted ones."""
     with suppress(OSError):
         device = os.stat(_SHM).st_dev  # noqa: PTH116
         for each in Path(f"/proc/{pid}/fd").iterdir():

@@ -1,6 +1,6 @@
-"""A data loader of the user's, measured alone: `python -m probes.loader`, a helper of the study.
+"""A user's data loader, measured alone: `python -m probes.loader`, a helper of the study.
 
-Its batches are dropped at once, so what it gives is the most it can give.
+Its batches are dropped at once, so its rate is the highest possible.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from probes.held import memory_bytes, shared_bytes
 from probes.own import function_of
 
 SLICES = 20
-"""About as many make up a timing."""
+"""Approximate number of slices in a timing."""
 AHEAD_S = 1.0
-"""At most so long are workers waited for to load ahead."""
+"""The most seconds to wait for workers to load ahead."""
 LEAVE_S = 2.0
-"""Workers that have not left by then are ended by force."""
+"""Workers that have not left after so many seconds are killed."""
 _END = object()
 _OWN_BATCH = ("micro_batch", "batch_size")
 _PICKLES = "multiprocessing/reduction.py"
@@ -70,7 +70,7 @@ def serve(rank: Rank) -> None:
 
 
 def fault(error: BaseException, phase: Phase) -> Fault:
-    """What ended it. What was raised in a worker is told as it was there."""
+    """The fault for `error`. An error of a worker is told in its own words."""
     found = faults.fault(error, phase, "cpu", None)
     if (match := _IN_WORKER.search(str(error))) is None:
         return found
@@ -79,11 +79,11 @@ def fault(error: BaseException, phase: Phase) -> Fault:
 
 
 def load(request: Load, send: Callable[[Message], None], receive: Callable[[], Message]) -> Loaded:
-    """What the loader gives in `request.timed_s`, from when the study says so.
+    """The loader's output in `request.timed_s`, from the study's signal on. Raises also the errors
+    of the user's code.
 
     Raises:
-        UnsupportedError: there is no such loader, or it cannot have this setting; and whatever the
-            user's code raises.
+        UnsupportedError: there is no such loader, or it cannot have this setting.
     """
     send(Entered(Phase.BUILD))
     epochs: list[int] = []
@@ -154,7 +154,7 @@ def rebuilt(loader: DataLoader[Any], changes: Mapping[str, Any], name: str) -> D
     """`loader` anew with `changes` of num_workers, prefetch_factor and pin_memory.
 
     Raises:
-        UnsupportedError: it is of a class of its own, which may be made in another way.
+        UnsupportedError: it has a class of its own, which may need other arguments.
     """
     if type(loader).__init__ is not DataLoader.__init__:
         raise UnsupportedError(
@@ -181,7 +181,8 @@ def rebuilt(loader: DataLoader[Any], changes: Mapping[str, Any], name: str) -> D
 
 
 def batches(loader: Any, epochs: list[int]) -> Iterator[Any]:
-    """Of a loader, epoch after epoch; `epochs` takes the batches of each that ended."""
+    """Batches of a loader, epoch after epoch; `epochs` gets the number of batches of each ended
+    one."""
     while True:
         count = 0
         for batch in loader:
@@ -193,13 +194,13 @@ def batches(loader: Any, epochs: list[int]) -> Iterator[Any]:
 
 
 def timed(given: Iterator[Any], request: Load) -> tuple[list[Slice], list[int]]:
-    """Slices of about the time that `request` asks for, and the shape of the largest batch; the
-    last one of an epoch may be smaller.
+    """Slices of about the requested time, and the shape of the largest batch. The last batch of an
+    epoch may be smaller.
 
-    Workers hand batches over in turn and often at once: a slice ends after a whole round.
+    Workers deliver batches in turn, and often at once, so a slice ends after a whole round.
     """
     in_turn = max(1, request.workers)
-    ahead = in_turn * (1 + (request.prefetch or 0))  # they were made before the clock ran
+    ahead = in_turn * (1 + (request.prefetch or 0))  # batches from before the timing
     deadline = time.perf_counter() + request.timed_s
     while ahead and time.perf_counter() < deadline and next(given, _END) is not _END:
         ahead -= 1
@@ -225,7 +226,7 @@ def timed(given: Iterator[Any], request: Load) -> tuple[list[Slice], list[int]]:
 
 
 def shape_of(batch: Any) -> list[int]:
-    """(B, T) of the largest integer tensor of two axes in a batch, or (B,) where it has none."""
+    """(B, T) of the largest integer tensor with two axes in a batch, or (B,) without one."""
     arrays = list(_arrays(batch))
     tokens = [list(a.shape) for a in arrays if len(a.shape) == 2 and _is_integer(a)]
     if tokens:
@@ -262,7 +263,7 @@ def _name(request: Load) -> str:
 
 
 def _taken(function: Callable[..., Any], names: Mapping[str, Any]) -> set[str]:
-    """Which of `names` are arguments of `function`."""
+    """Those of `names` that are arguments of `function`."""
     parameters = inspect.signature(function).parameters.values()
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return set(names)
@@ -271,7 +272,7 @@ def _taken(function: Callable[..., Any], names: Mapping[str, Any]) -> set[str]:
 
 
 def _batch_of(function: Callable[..., Any], request: Load) -> dict[str, int]:
-    """Micro-batch and length, where they are known and the function names them."""
+    """Micro-batch and length, if they are known and arguments of the function."""
     known = {**dict.fromkeys(_OWN_BATCH, request.micro_batch), "seq_len": request.seq_len}
     parameters = inspect.signature(function).parameters
     named = {key: size for key, size in known.items() if key in parameters}
@@ -283,7 +284,7 @@ def _batch_of(function: Callable[..., Any], request: Load) -> dict[str, int]:
 
 
 def _drawn(loader: DataLoader[Any]) -> dict[str, Any]:
-    """How samples are drawn, as arguments of a DataLoader."""
+    """The sampler or batch sampler, as arguments of a DataLoader."""
     batched = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     if isinstance(loader.dataset, IterableDataset):
         return batched
@@ -293,13 +294,13 @@ def _drawn(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 def _wait_ahead(slices: Sequence[Slice], request: Load) -> None:
-    """Until the workers have loaded as far ahead as they may: what they hold then is the most."""
+    """Wait until the workers have loaded ahead, when they hold the most."""
     batch_s = sum(each.wall_s for each in slices) / sum(each.batches for each in slices)
     time.sleep(min(AHEAD_S, 1.5 * request.workers * (request.prefetch or 0) * batch_s))
 
 
 def _left(given: Iterator[Any]) -> bool:
-    """Have the workers leave; whether that was done in time."""
+    """End the workers; returns whether they left in time."""
     leaving = threading.Thread(target=given.close, daemon=True)  # type: ignore[attr-defined]
     leaving.start()
     leaving.join(LEAVE_S)
@@ -307,8 +308,7 @@ def _left(given: Iterator[Any]) -> bool:
 
 
 def _exit_codes(error: BaseException) -> list[int]:
-    """Of workers that torch found dead before it heard of their end: then it says no more than
-    that they "exited unexpectedly"."""
+    """Exit codes of dead workers, if torch only says that they "exited unexpectedly"."""
     found = (
         frame.f_locals.get("failed_workers", ())
         for frame, _ in traceback.walk_tb(error.__traceback__)
@@ -318,13 +318,13 @@ def _exit_codes(error: BaseException) -> list[int]:
 
 
 def _alone(error: BaseException) -> str:
-    """Why it is this setting that fails, where the loader itself may be sound; or empty."""
+    """Why only this setting fails, while the loader itself may work; else empty."""
     if isinstance(error, UnsupportedError | WireError):
         return ""
     said = " ".join(str(error).split())
     frames = traceback.extract_tb(error.__traceback__)
     if any(frame.name == "dump" and frame.filename.endswith(_PICKLES) for frame in frames):
-        return f"workers are spawned, and what they are given cannot be pickled: {said}"
+        return f"workers are spawned, and their data cannot be pickled: {said}"
     if _WANTS_WORKERS.search(said):
         return f"the function makes no loader without workers: {said}"
     codes = "".join(f"\nexit code {code}" for code in _exit_codes(error))

@@ -1,8 +1,8 @@
 """One probe: warm-up and timed steps, until the rule stops them.
 
-All ranks take the same decisions without asking: after each step they agree on its time (the
-slowest rank's), and every decision is a function of those agreed times. A decision on anything
-local would leave ranks waiting for each other.
+All ranks take the same decisions without asking. After each step they agree on its time (the
+slowest rank's), and every decision follows from those times. With a decision on local facts, ranks
+would wait for each other.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from probes.models import Batch, family
 from probes.world import World
 
 Compiles = Literal["", "model", "optimizer"]
-"""What torch.compile is for: the model, at each of its shapes, or the optimizer's step alone."""
+"""The use of torch.compile: for the model, at each of its shapes, or for the optimizer's step."""
 PROGRESS_S = 0.25
 LIFE_SIGN_S = 5.0
-"""Within a step of many micro-steps."""
+"""Seconds between signs of life within a step of many micro-steps."""
 LONGEST_STEPS = 2
-"""On the longest samples, where lengths differ: the first makes the optimizer's state, and the
-second is in what training holds."""
+"""Steps on the longest samples, if lengths differ. The first makes the optimizer's state; the
+second then shows the peak of training."""
 
 
 class Tell(Protocol):
@@ -45,14 +45,14 @@ class Tell(Protocol):
 
 @dataclass
 class History:
-    """What earlier probes of the same group have shown."""
+    """Facts from earlier probes of the same group."""
 
     ran_s: float = 0.0
     """Seconds of steps."""
     attention: str = ""
-    """Kernels of scaled dot product attention, by torch's names; empty where none was seen."""
+    """Kernels of scaled dot product attention, by torch's names; empty if none was seen."""
     compiled: set[tuple[int, ...]] = field(default_factory=set)
-    """Shapes, as micro_batch and seq_len; empty for what is compiled once."""
+    """Compiled shapes: micro_batch and seq_len, or () for the single compilation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +69,9 @@ class Live:
     history: History = field(default_factory=History)
 
     def probe(self, probe: Probe, tell: Tell) -> Report:
-        """Run `probe`. Raises whatever its steps raise.
+        """Run `probe`. Raises the errors of its steps.
 
-        If something compiles, there is a step for that before the warm-up.
+        If something compiles, there is a step for it before the warm-up.
         """
         self.engine.prepare(probe.micro_batch, probe.micro_steps)
         self.meter.reset()
@@ -138,7 +138,7 @@ class Live:
         )
 
     def _compiled(self) -> tuple[float, float, int]:
-        """Seconds of compiling so far, those for each shape, and how often."""
+        """Seconds of compiling so far, seconds for each shape, and number of compilations."""
         if self.compiler is None:
             return 0.0, 0.0, 0
         one_for_all = self.model.dynamic == "on" or self.compiles != "model"
@@ -169,8 +169,8 @@ class Attention(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _step(stepper: _Stepper, history: History, *, looks: bool) -> list[float]:
-    """One step; a group's first, which no timing counts, shows its kernels. What is compiled calls
-    them where nobody sees it, and an eager step instead would be another peak."""
+    """One step. A group's first step is not timed, and shows its kernels. Compiled code hides its
+    kernels, and an eager step instead would have another peak."""
     if history.attention or not looks:
         return stepper.step()
     with Attention() as attention:
@@ -180,7 +180,7 @@ def _step(stepper: _Stepper, history: History, *, looks: bool) -> list[float]:
 
 
 class _Progress:
-    """Tells the study of steps as they are made, for all ranks, but not of every one."""
+    """Tells the study of some steps as they are made, for all ranks."""
 
     def __init__(self, number: int, world: World, tell: Tell) -> None:
         self._number = number
@@ -195,7 +195,7 @@ class _Progress:
         self.alive(PROGRESS_S)
 
     def alive(self, every_s: float = LIFE_SIGN_S) -> None:
-        """Something is done; said if nothing was for `every_s` seconds."""
+        """Send a sign of life, at most every `every_s` seconds."""
         if self._world.rank == 0 and time.monotonic() - self._told > every_s:
             self._told = time.monotonic()
             self._tell(Progress(self._number, self._steps))
@@ -203,7 +203,7 @@ class _Progress:
 
 class _Stepper:
     """Optimizer steps of one candidate on random batches, timed between synchronisations by the
-    world's clock. How long they ran is always the host's time."""
+    world's clock. Their running time is always the host's."""
 
     def __init__(
         self, probe: Probe, engine: Engine, world: World, model: ModelSpec, progress: _Progress
@@ -229,8 +229,8 @@ class _Stepper:
         return float("nan") if self._loss is None else float(self._loss)
 
     def step(self) -> list[float]:
-        """Seconds of one optimizer step of the real schedule, and of what ran of it; the slowest
-        rank's. Where lengths make up several steps: their mean, and of all of them."""
+        """Seconds of an optimizer step of the real schedule, and of the part that ran, on the
+        slowest rank. For a cycle of lengths: the mean step, and the whole cycle."""
         micro_steps = self._probe.micro_steps
         steps = max(1, len(self._batches) // micro_steps)
         taken = []
@@ -242,12 +242,12 @@ class _Stepper:
         return [whole_s / steps, ran_s]
 
     def longest(self) -> None:
-        """One step on the longest samples alone."""
+        """One step on only the longest samples."""
         self._step(self._longest * self._probe.micro_steps)
         self._progress.alive()
 
     def _batch(self, rows: Rows) -> Batch:
-        """A batch of samples of these lengths on the device, made as a collator does it."""
+        """A batch of samples of these lengths on the device, as from a collator."""
         padded, lengths = self._probe.padded(rows), [sum(row) for row in rows]
         made = family(self._model.name)
         batch = made.batch(self._model, len(rows), padded, self._generator)
@@ -260,8 +260,8 @@ class _Stepper:
     def _step(self, batches: Sequence[Batch]) -> list[float]:
         """One optimizer step; returns what `step` does.
 
-        Where fewer micro-steps run than the schedule has, those before the last are timed on
-        their own and scaled: the last one also reduces gradients and is followed by the update.
+        If fewer micro-steps run than the schedule has, those before the last are timed on their
+        own and scaled. The last one also reduces gradients, and the update follows it.
         """
         *early, last = batches
         world = self._world

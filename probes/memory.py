@@ -1,18 +1,19 @@
 """Peaks on this rank: allocator, process, device.
 
 `CpuMeter`: the process is the device, and its peak is VmHWM, reset through /proc/self/clear_refs.
-`CudaMeter`: the allocator's reserved peak and the memory outside it: the context, NCCL's buffers,
-other libraries' workspaces. The memory outside is the device memory in use, less that before the
-context and less the allocator's, once the engine has made its first steps. A later change above
-`FOREIGN_SHARE` of the capacity belongs to other programs.
+
+`CudaMeter`: the peak is the allocator's reserved peak plus memory outside it: the context, NCCL's
+buffers, other libraries' workspaces. Memory outside is read after the engine's first steps. It is
+the used device memory, minus that before the context and minus the allocator's. A later change
+above `FOREIGN_SHARE` of the capacity belongs to other programs.
 
 Contracts:
 
 - Peaks start anew for every probe: the heap goes back first (`malloc_trim`), then the peaks are
   reset. Peaks cover warm-up, so a probe never stops before the end of its warm-up.
-- On the CPU `RLIMIT_DATA` is the memory that is still allowed, not the capacity: `VmData` plus
-  capacity less `VmRSS`, at the time of setting. So reserved address space does not count, and
-  file-backed pages do. The limit is lifted before a fault is reported.
+- On the CPU `RLIMIT_DATA` is not the capacity, but `VmData` plus capacity minus `VmRSS`, at the
+  time of setting. So reserved address space does not count, and file-backed pages do. The limit is
+  lifted before a fault is reported.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ _SEGMENT_BYTES = 20 * 2**20
 """The smallest segment of torch's allocator for more than 1 MiB (kLargeBuffer)."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KERNELS_BYTES = _NCCL_BYTES = 2**30
-"""Limits, until the first warm-up ends, for kernels that are loaded late and for NCCL's further
-buffers (several ranks; as much as its first ones if these are larger). More belongs to other
-programs."""
+"""Allowances until the first warm-up ends: for late kernels, and for NCCL's further buffers, if
+there are several ranks. The latter is at least the size of its first buffers. More belongs to
+other programs."""
 FOREIGN_SHARE = 0.01
-"""Of the capacity: a larger change of memory belongs to other programs."""
+"""A change of memory above this share of the capacity belongs to other programs."""
 CUDA_GUARD = 0.97
 """Share of the capacity that the CUDA allocator may take before it raises."""
 
@@ -52,10 +53,10 @@ class Meter(ABC):
 
     @abstractmethod
     def limit(self, capacity_bytes: int) -> None:
-        """Let allocations beyond the capacity fail as on such a device.
+        """Let allocations beyond the capacity fail, as on such a device.
 
         Raises:
-            MemoryError: this process holds more already.
+            MemoryError: this process already holds more.
         """
 
     @abstractmethod
@@ -67,18 +68,18 @@ class Meter(ABC):
 
     @abstractmethod
     def held_bytes(self) -> int:
-        """Device memory held now, over what was held when `limit` was called."""
+        """Present device memory, minus that at the call of `limit`."""
 
     def lift(self) -> None:
-        """Lift the limit, so that a rank that ran out of memory can still report it."""
+        """Lift the limit, so a rank that ran out of memory can still report it."""
         return
 
     def built(self) -> None:
-        """The engine stands."""
+        """The engine is built."""
         return
 
     def warmed(self) -> None:
-        """The warm-up is over: libraries have made the allocations of their first use."""
+        """The warm-up is over: libraries made the allocations of their first use."""
         return
 
     def sample(self) -> None:
@@ -90,8 +91,8 @@ class Meter(ABC):
         return 0
 
     def taken_bytes(self, requested_bytes: int) -> int:
-        """After an allocation of that size failed: the device memory that others took meanwhile; 0
-        if this rank's own limit was the cause."""
+        """The device memory that others took, after an allocation of that size failed. 0 if this
+        rank's own limit was the cause."""
         return 0
 
     def retries(self) -> int:
@@ -115,7 +116,7 @@ class CpuMeter(Meter):
                 " before it builds anything"
             )
         # RLIMIT_DATA counts private writable memory, touched or not, and no file-backed pages.
-        # VmHWM counts the resident part of both. Their difference now is taken as constant.
+        # VmHWM counts the resident part of both. Their present difference is taken as constant.
         soft = status_bytes("VmData") + room
         resource.setrlimit(
             resource.RLIMIT_DATA, (soft, resource.getrlimit(resource.RLIMIT_DATA)[1])
@@ -162,16 +163,16 @@ class CudaMeter(Meter):
         self._limit_bytes = int(share * total)
         self._slack_bytes = int(FOREIGN_SHARE * capacity_bytes)
         torch.cuda.set_per_process_memory_fraction(share)
-        # Drivers differ: pinned pages may count as resident memory of the process. Look once the
-        # context, made by the first pinned page, and OpenMP's threads exist.
+        # With some drivers, pinned pages count as resident memory of the process. Look after the
+        # first pinned page has made the context, and OpenMP has its threads.
         torch.ones(2**20).add_(1)
         torch.zeros(1, dtype=torch.uint8, pin_memory=True)
         before = status_bytes("VmRSS")
         pinned = torch.zeros(_PINNED_TRIAL_BYTES, dtype=torch.uint8, pin_memory=True)
         self._pinned_is_resident = status_bytes("VmRSS") - before > _PINNED_TRIAL_BYTES // 2
         del pinned
-        self._outside_bytes = max(0, self._outside_now())  # the context, which pinning made
-        # The group of all ranks is there, and a library may make another of the same size.
+        self._outside_bytes = max(0, self._outside_now())  # the context from pinning
+        # Beside the group of all ranks, a library may make another one of the same size.
         nccl = max(_NCCL_BYTES, self._outside_bytes) if self._ranks > 1 else 0
         self._most_own_bytes = self._outside_bytes + _KERNELS_BYTES + nccl
 
@@ -188,7 +189,7 @@ class CudaMeter(Meter):
     def foreign_bytes(self) -> int:
         if not self._is_warm:
             return 0
-        before = self._outside_bytes - self._most_own_bytes  # that came while it was built
+        before = self._outside_bytes - self._most_own_bytes  # growth while it was built
         return max(0, before, *(abs(seen - self._outside_bytes) for seen in self._seen_bytes))
 
     def taken_bytes(self, requested_bytes: int) -> int:
@@ -202,11 +203,11 @@ class CudaMeter(Meter):
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        # Pinned memory of other shapes; torch has no public name for it.
+        # Frees pinned memory of other shapes; torch has no public name for it.
         if (forget := getattr(torch._C, "_host_emptyCache", None)) is not None:
             forget()
         torch.cuda.reset_peak_host_memory_stats()
-        with suppress(OSError):  # some sandboxes have none: the host's peak is since the start
+        with suppress(OSError):  # missing in some sandboxes: host peaks then count from the start
             Path("/proc/self/clear_refs").write_text("5")
         self._seen_bytes.clear()
         self._is_warm = False
@@ -218,7 +219,7 @@ class CudaMeter(Meter):
         self.sample()
         stats = torch.cuda.memory_stats()
         reserved = torch.cuda.max_memory_reserved()
-        # A larger change belongs to other programs: the probe is run again.
+        # A larger change belongs to other programs: the probe runs again.
         slack = self._slack_bytes if self._is_warm else math.inf
         own = [b for b in self._seen_bytes if abs(b - self._outside_bytes) <= slack]
         return Peaks(
@@ -237,7 +238,7 @@ class CudaMeter(Meter):
         return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
 
     def _outside_now(self) -> int:
-        """Device memory in use since this rank began, less its allocator's."""
+        """Device memory since this rank began, minus its allocator's."""
         held = int(torch.cuda.memory_reserved())
         return self._in_use_bytes() - self._before_bytes - held
 
@@ -254,12 +255,12 @@ class CudaMeter(Meter):
 def _host_peak_bytes() -> int:
     try:
         return status_bytes("VmHWM")
-    except KeyError:  # not every kernel tells
+    except KeyError:  # some kernels do not tell
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def trim_heap() -> None:
-    """Return freed heap, so that a small candidate after a large one shows its own peak."""
+    """Return freed heap, so a small candidate after a large one shows its own peak."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
 
@@ -273,20 +274,20 @@ def status_bytes(field: str) -> int:
 
 
 def own_bytes() -> int:
-    """Resident memory without pages of files: a forked rank maps those of torch's libraries only
+    """Resident memory without pages of files. A forked rank maps those of torch's libraries only
     on use, 80 MiB in a CUDA build."""
     return status_bytes("VmRSS") - status_bytes("RssFile")
 
 
 @contextmanager
 def given_back() -> Iterator[None]:
-    """Whole tensors that are freed at once, as they are sharded, leave the process.
+    """A context in which freed whole tensors leave the process at once, after sharding.
 
     glibc would keep them. Its threshold for a fresh mapping starts at 128 KiB and grows to 32 MiB
     with freed sizes (mallopt(3), M_MMAP_THRESHOLD). A fixed value ends this growth, so the final
     value is set at the end.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not in every C library
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # some C libraries lack it
     if mallopt is None:
         yield
         return

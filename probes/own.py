@@ -1,4 +1,4 @@
-"""Functions of the user's, by their names."""
+"""A user's functions, by their names."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from probes.faults import UnsupportedError
 
 
 def function_of(folder: str, module: str, function: str) -> Callable[..., Any]:
-    """The function of that name in a module that is importable from `folder`.
+    """The function of that name in a module that is importable from `folder`. Raises also the
+    errors of the module's import.
 
     Raises:
-        UnsupportedError: there is none. And whatever the module raises as it is imported.
+        UnsupportedError: there is no such function.
     """
     if folder not in sys.path:
         sys.path.append(folder)
@@ -23,7 +24,7 @@ def function_of(folder: str, module: str, function: str) -> Callable[..., Any]:
         found = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
         if error.name is None or not module.startswith(error.name):
-            raise  # of something that the user's module wants
+            raise  # the user's module needs something else
         raise UnsupportedError(f"{name}: {error}, looked for in {folder}") from error
     except AttributeError as error:
         raise UnsupportedError(f"{name}: {error}") from error

@@ -1,4 +1,4 @@
-"""Activation checkpointing in its kinds: what is kept of a block, and where."""
+"""Kinds of activation checkpointing: the kept tensors of a block, and their place."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _PRODUCTS = [
     _aten._scaled_dot_product_efficient_attention.default,
     _aten._scaled_dot_product_cudnn_attention.default,
 ]  # fmt: skip
-"""What selective checkpointing keeps: dear to compute again for what it takes to hold."""
+"""Results that selective checkpointing keeps: they are expensive to recompute for their size."""
 
 
 def arguments(kind: str) -> dict[str, Any]:
-    """Those of torch's `checkpoint` that make it do `kind`, but for where it keeps things."""
+    """Arguments of torch's `checkpoint` for `kind`, without the place of kept tensors."""
     if kind == "selective":
         contexts = partial(create_selective_checkpoint_contexts, _PRODUCTS)
         return {"use_reentrant": False, "context_fn": contexts}
@@ -30,12 +30,12 @@ def arguments(kind: str) -> dict[str, Any]:
 
 
 def every(kind: str) -> int:
-    """How many blocks there are for each that is checkpointed: 2 of "1/2"."""
+    """The number of blocks for each checkpointed one: 2 for "1/2"."""
     return int(kind.partition("/")[2] or 1)
 
 
 def on_host(kind: str) -> bool:
-    """Whether what is kept goes to host memory."""
+    """Whether kept tensors go to host memory."""
     return kind == "host" and torch.accelerator.is_available()
 
 

@@ -1,4 +1,4 @@
-"""Run a user's command and leave nothing of it: `python -m probes.supervise`.
+"""Runs a user's command and leaves nothing of it behind: `python -m probes.supervise`.
 
 The first line on stdin is the command as JSON. The command ends with stdin. All its processes, in
 any session, stay below this process, which adopts orphans. Its scratch folders are removed last.
@@ -48,7 +48,7 @@ def _watched(command: subprocess.Popen[bytes]) -> int:
     while (code := command.poll()) is None:
         ready, _, _ = select.select([sys.stdin], [], [], POLL_S)
         if ready and not os.read(sys.stdin.fileno(), 1):
-            return 0  # the study has ended
+            return 0  # the study ended
     return code if code >= 0 else 128 - code
 
 

@@ -1,4 +1,4 @@
-"""What a rank does once torch is imported: join the others, build, probe."""
+"""A rank after torch's import: it joins the others, builds the engine, and probes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from probes.world import join
 
 Send = Callable[[Entered | Progress | Store], None]
 MOST_COMPILERS = 8
-"""Of one rank, at once."""
+"""The most compilers of one rank at once."""
 
 
 def meter_for(start: Start) -> Meter:
@@ -43,12 +43,12 @@ def set_up(start: Start, rank: int, meter: Meter, send: Send) -> Live:
     send(Entered(Phase.BUILD))
     if conf := start.model.alloc_conf:
         _settle_allocator(conf)
-    # Compilers beside the ranks on the CPU would be more than their capacity.
+    # On the CPU, compilers beside the ranks would exceed their capacity.
     threads = int(os.environ.get("OMP_NUM_THREADS", "1")) if start.device_kind == "cuda" else 1
     inductor_config.compile_threads = min(threads, MOST_COMPILERS)
     row = ENGINES.get(start.engine)
     world = join(rank, start, send, needs_group=row is None or row.needs_group)
-    engine = load(start.engine)  # before the limit: a library is no part of the model's state
+    engine = load(start.engine)  # before the limit: the library is not the model's state
     meter.limit(start.capacity_bytes)
     torch.manual_seed(start.seed)
     send(Entered(Phase.ENGINE))
@@ -67,7 +67,7 @@ def set_up(start: Start, rank: int, meter: Meter, send: Send) -> Live:
     )
     meter.built()
     gc.collect()
-    gc.freeze()  # torch's own objects: collecting between probes then costs little
+    gc.freeze()  # torch's own objects, so collecting between probes is cheap
     return live
 
 
@@ -78,9 +78,9 @@ def _compiles(model: ModelSpec) -> Compiles:
 
 
 def _settle_allocator(settings: str) -> None:
-    """Raises `UnsupportedError` where torch's allocator does not know them.
+    """Apply `settings`. Raises `UnsupportedError` if torch's allocator does not know them.
 
-    They are in the environment, too, which a forked rank may have been given too late.
+    The environment has them, too, but a forked rank may get it too late.
     """
     try:
         torch.cuda.memory._set_allocator_settings(settings)
@@ -90,7 +90,7 @@ def _settle_allocator(settings: str) -> None:
 
 
 def fault(error: BaseException, phase: Phase, device_kind: str, meter: Meter) -> Fault:
-    """`error` as a message, with the peaks so far. Lifts the limit to have room to say it."""
+    """`error` as a message, with the peaks so far. Lifts the limit to have room for it."""
     meter.lift()
     try:
         peaks = meter.peaks()
@@ -104,7 +104,7 @@ def fault(error: BaseException, phase: Phase, device_kind: str, meter: Meter) ->
 
 
 def versions() -> dict[str, str]:
-    """What the numbers depend on: interpreter, torch and its CUDA, and the packages beside it."""
+    """Software that affects measurements: interpreter, torch, CUDA and other packages."""
     found = {"python": platform.python_version(), "torch": torch.__version__}
     found["float32_matmul_precision"] = torch.get_float32_matmul_precision()  # "highest": no TF32
     if torch.version.cuda:

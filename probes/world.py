@@ -1,4 +1,4 @@
-"""The ranks of one group: their rendezvous and agreed values."""
+"""The ranks of one group: their rendezvous, and values that they agree on."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class World:
         self._clock = CardClock() if device.type == "cuda" and emulating() else time.perf_counter
 
     def now(self) -> float:
-        """Seconds by which steps are timed: the host's, or an emulated device's own."""
+        """Seconds of the clock for steps: the host's, or an emulated device's own."""
         return self._clock()
 
     def slowest(self, *seconds: float) -> list[float]:
-        """The largest of each value over ranks; all wait for it and get the same numbers."""
+        """The largest of each value over ranks. All ranks wait, and get the same numbers."""
         if self.size == 1:
             return list(seconds)
         agreed = torch.tensor(seconds, dtype=torch.float64, device=self.device)
@@ -57,7 +57,7 @@ class CardClock:
     def __call__(self) -> float:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
-        if self._last is not None:  # not from a first one: milliseconds are in 32 bits
+        if self._last is not None:  # not since the first one: milliseconds are in 32 bits
             self._now += self._last.elapsed_time(event) / 1e3
         self._last = event
         return self._now
@@ -68,25 +68,23 @@ def join(
 ) -> World:
     """Meet the other ranks. Rank 0 opens the store on a free port and reports it by `opened`.
 
-    A single rank joins no process group unless it `needs_group`. No port is chosen beforehand, so
-    none can be taken in between.
+    A single rank joins no process group unless it `needs_group`. No port is chosen in advance, so
+    no other program can take it.
     """
     if start.device_kind == "cuda":
         device = torch.device("cuda", start.local_rank)
         torch.cuda.set_device(device)
         if emulating():
-            torch.backends.cudnn.enabled = False  # convolutions take torch's own kernels
+            torch.backends.cudnn.enabled = False  # convolutions use torch's own kernels
     else:
         device = torch.device("cpu")
     if start.world_size == 1 and not needs_group:
         return World(0, 1, device)
     if start.alone:
         return _stand_for_all(start.world_size, device)
-    timeout = timedelta(
-        minutes=30
-    )  # the study's deadlines are shorter: it ends a group that hangs
+    timeout = timedelta(minutes=30)  # the study's deadlines are shorter: it ends a hanging group
     host, port, listening = start.store_host, start.store_port, None
-    if rank == 0:  # on its own, the store would listen on every interface, to anyone
+    if rank == 0:  # by default the store would listen on every interface
         server = socket.create_server((start.address, 0))
         host, port = server.getsockname()[:2]
         listening = server.detach()  # the store closes it
@@ -107,7 +105,7 @@ def join(
         rank=rank,
         world_size=start.world_size,
         timeout=timeout,
-        # Torch makes later groups of a bound one by ncclCommSplit, which needs a peer
+        # torch makes later groups of a bound group by ncclCommSplit, which needs a peer
         # (DeepSpeed's issue 8248).
         device_id=device if start.device_kind == "cuda" and start.world_size > 1 else None,
     )
@@ -115,15 +113,15 @@ def join(
 
 
 def _stand_for_all(ranks: int, device: torch.device) -> World:
-    """Join a process group of so many ranks on emulated devices, without the others."""
+    """Join a process group of `ranks` on emulated devices, without the others."""
     os.environ[ALONE] = "1"
-    os.environ["TORCH_NCCL_RANKS_PER_ROOT"] = str(ranks)  # or it waits for the roots of others
+    os.environ["TORCH_NCCL_RANKS_PER_ROOT"] = str(ranks)  # else it waits for other roots
     store = dist.HashStore()  # type: ignore[attr-defined]  # see `join`
     dist.init_process_group("nccl", store=store, rank=0, world_size=ranks)
     made = dist.new_group
 
     def new_group(*args: Any, **named: Any) -> Any:
-        """Connected at once, as those of a group that is bound to its device."""
+        """A group that connects at once, like those of a group that is bound to its device."""
         group = made(*args, **named)
         if isinstance(group, dist.ProcessGroup):
             group._get_backend(device).eager_connect_single_device(device)

@@ -1,7 +1,7 @@
 """Make the script that draws the charts of a page: Vega, Vega-Lite and Vega-Embed in one file.
 
-It comes from vl-convert-python (the extra `pictures`), which draws the pictures with the same
-versions. Run it after that was updated, look at a report, and bring vega.LICENSE.txt up to date.
+It comes from vl-convert-python (the extra `pictures`), which draws pictures with the same
+versions. Run it after an update of that, look at a report, and bring vega.LICENSE.txt up to date.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PLACE = Path(__file__).parent.parent / "autotune" / "show" / "view" / "page" / "
 
 
 def versions() -> str:
-    """Of what is in it, as its first line says them."""
+    """Versions of its libraries, as in its first line."""
     newest = vl_convert.get_vegalite_versions()[-1]
     return (
         f"/* Vega {vl_convert.get_vega_version()}, Vega-Lite {newest},"

@@ -1,9 +1,9 @@
-"""The README's pictures: what the product shows, captured.
+"""The README's pictures, captured from the product.
 
     .venv/bin/python scripts/make_pictures.py
 
-They are of a replayed recording, so that they are the same wherever they are made. The page is
-drawn by Chromium (apt-get install chromium).
+They show a replayed recording, so they are the same on every machine. Chromium draws the page
+(apt-get install chromium).
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ PICTURES = ROOT / "results" / "pictures"
 GRID = "results/grids/cpu-2-ranks.csv"
 WIDTH = 100
 TRIALS_BEFORE = 9
-"""The terminal is captured at the first start of a group after so many trials,"""
+"""The terminal is captured in the first start of a group after so many trials."""
 LATER_S = 2.0
-"""so long after it began: a recording's own clock jumps over it."""
+"""Seconds after that start begins: a recording's own clock jumps over it."""
 OPTIONS = {"capacity": "800MiB", "seed": "1", "budget": "3m"}
 PAGE_SIZE = (1280, 1510)
-"""Pixels of the report that are shown: the winner, and the first charts."""
+"""Pixels of the shown part of the report: the winner, and the first charts."""
 MONOSPACE = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
 
 class Captured(LiveReporter):
-    """Prints the live lines once, and from then on nothing but the result."""
+    """Prints the live lines once, and then only the result."""
 
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         self._later_s = 0.0
@@ -70,7 +70,7 @@ class Captured(LiveReporter):
 
 def terminal() -> bytes:
     """A study at a moment of its search, and its end."""
-    # Where nobody interacts, rich draws no live lines: they are printed when they are wanted.
+    # Without an interactive terminal rich draws no live lines, so they are printed on demand.
     console = Console(
         file=io.StringIO(), record=True, width=WIDTH, force_terminal=True, force_interactive=False,
         color_system="truecolor", highlight=False, markup=False, emoji=False, legacy_windows=False,
@@ -108,7 +108,7 @@ def report() -> bytes:
 
 
 def _without_network(svg: str) -> str:
-    """`svg` in the reader's own fonts: rich names one that is on a server."""
+    """`svg` in the reader's own fonts: rich names one on a server."""
     svg = re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.DOTALL)
     svg = re.sub(r"\s*<!--.*?-->", "", svg, flags=re.DOTALL)
     return svg.replace("Fira Code, monospace", MONOSPACE).replace("arial", "arial, sans-serif")

@@ -2,8 +2,8 @@
 
     scripts/docs reference
 
-`tests/test_docs.py` fails where a page differs from what this would write. What a table of the
-code does not say of a row (what to do about a verdict) stands here; a row without it is an error.
+`tests/test_docs.py` fails if a page differs from this output. Texts that the code's tables lack,
+such as remedies for verdicts, are here; a row without one is an error.
 """
 
 from __future__ import annotations
@@ -137,12 +137,12 @@ OTHER_VALUES: dict[str, tuple[Any, ...]] = {
     "width": (320,), "nodes": (2,), "world_size": (4,), "dtype": ("bf16",), "zero_stage": (3,),
     **{name: axis.known for name, axis in AXES.items() if name in FACTS and axis.words},
 }  # fmt: skip
-"""Of facts that need a word only where they are not plain."""
+"""Other values of facts that only need to be named if they are not plain."""
 
 PROBED = {
     "bf16": {"enabled": True}, "fp16": {"enabled": False}, "zero_optimization": {"stage": 3},
 }  # fmt: skip
-"""A configuration that DeepSpeed was given."""
+"""A configuration of DeepSpeed."""
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -161,14 +161,14 @@ def _flags(name: str) -> list[Any]:
 
 
 def _written(flag: Any) -> str:
-    """A flag or an argument, with what stands for its value."""
+    """A flag or an argument, with the name of its value."""
     names = [each for each in flag.names if not each.startswith(("--no-", "--empty-"))]
     metavar = f" {flag.parameter.metavar}" if flag.parameter.metavar else ""
     return ", ".join(f"`{each}{metavar}`" for each in names)
 
 
 def _said(flag: Any) -> str:
-    """What a flag is for, its words and its default, as --help has them."""
+    """The help of a flag, its words and its default, as in --help."""
     kinds = [flag.hint, *get_args(flag.hint)]
     words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
     choices = f" One of {', '.join(f'`{word}`' for word in words)}." if words else ""
@@ -178,7 +178,7 @@ def _said(flag: Any) -> str:
 
 
 def commands() -> str:
-    """Every command with its flags, as cyclopts has them for --help."""
+    """Every command with its flags, as in --help."""
     of_tune = {flag.name: flag.parameter.help for flag in _flags("tune")}
     of_axes = {axis.flag for axis in AXES.values()}
     text = (
@@ -238,7 +238,7 @@ def _field(option: str) -> str:
 
 
 def placeholders() -> str:
-    """What may stand in braces in --script."""
+    """Placeholders for --script."""
     known = _known_placeholders()
     rows = [(f"`{{{name}}}`", known[name]) for name in known]
     return (
@@ -267,7 +267,7 @@ def _known_placeholders() -> Mapping[str, str]:
 
 
 def verdicts() -> str:
-    """How a trial ends."""
+    """Verdicts of trials."""
     rows = [(f"`{each}`", *VERDICTS[each]) for each in Verdict]
     return (
         "# Verdicts\n\nA candidate that does not fit, hangs or crashes gets a verdict. The study"
@@ -276,7 +276,7 @@ def verdicts() -> str:
 
 
 def exit_codes() -> str:
-    """How the program ends."""
+    """Exit codes of the program."""
     rows = [(f"{each.value}", *EXITS[each]) for each in sorted(ExitCode)]
     return "# Exit codes\n\n" + table(("code", "meaning", "what to do"), rows)
 
@@ -306,7 +306,7 @@ def best() -> str:
              said.get((name, field), ""))
             for field, each in part["properties"].items() if field not in AXES or name != "Config"
         ]  # fmt: skip
-        doc = inspect.cleandoc(part.get("description", ""))  # as Python 3.13 has docstrings
+        doc = inspect.cleandoc(part.get("description", ""))  # as in docstrings of Python 3.13
         about = "" if name in ("Best", "Config") else f"{doc}\n\n"
         text += f"\n## {name}\n\n{about}" + table(
             ("field", "type", "always there", "meaning"), rows
@@ -315,7 +315,7 @@ def best() -> str:
 
 
 def _docstrings(path: Path) -> dict[tuple[str, str], str]:
-    """By class and field, the docstrings below the fields in a file."""
+    """The docstrings below fields in a file, by class and field."""
     found = {}
     for each in ast.parse(path.read_text("utf-8")).body:
         if isinstance(each, ast.ClassDef):
@@ -327,7 +327,7 @@ def _docstrings(path: Path) -> dict[tuple[str, str], str]:
 
 
 def _kind(part: Mapping[str, Any]) -> str:
-    """What a field may hold, in words."""
+    """The values of a field, in words."""
     if "$ref" in part:
         name = part["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
@@ -347,7 +347,7 @@ def _kind(part: Mapping[str, Any]) -> str:
 
 
 def exports() -> str:
-    """Formats, their files, and what each does not say of a result."""
+    """Formats, their files, and the facts that each one lacks."""
     rows = []
     for name, row in EXPORTS.items():
         files, missing = _export(row.make)
@@ -375,7 +375,7 @@ def exports() -> str:
 
 
 def _export(make: Callable[[Best], Any]) -> tuple[list[str], list[str]]:
-    """Names of files, and of the facts for which there is no word, of plain and other values."""
+    """Names of files, and of facts that the format cannot express, of plain and other values."""
     plain = Best.read(SAMPLE)
     exports: dict[str, dict[str, Any]] = {"env": {"A": "b"}, "deepspeed": PROBED}
     plain = replace(plain, exports=exports)

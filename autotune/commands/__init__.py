@@ -1,7 +1,7 @@
-"""What people type. One module and one row of `COMMANDS` each.
+"""The commands of the command line. One module and one row of `COMMANDS` each.
 
-A command is a function with a signature that cyclopts understands. It returns what carries it
-out, a `Run`, and is imported when it is called.
+A command is a function with a signature that cyclopts understands. It is imported when it is
+called, and returns a `Run`, which carries it out.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 Run = Callable[[list[str], float], int]
-"""Carries a command out, given its command line and when that began; returns the exit code."""
+"""Carries a command out, given its command line and its start time; returns the exit code."""
 
 
 @dataclass(frozen=True)
 class CommandRow:
-    """Where a command is, and what it does in one sentence."""
+    """The place of a command, and its purpose in one sentence."""
 
     path: str
     """As `module:function`."""
@@ -61,4 +61,4 @@ COMMANDS = {
     ),
 }
 DEFAULT = "tune"
-"""What runs where no command is named; this one is imported at once."""
+"""The command if none is named; this one is imported at once."""

@@ -20,12 +20,12 @@ from autotune.installed import VERSION
 def main(argv: list[str], started: float | None = None) -> int:
     """Runs the command line `argv` (without the program's name) and returns the exit code.
 
-    The budget counts from `started`, a reading of `time.monotonic`; from now where it is None.
+    The budget counts from `started`, a reading of `time.monotonic`; None for now.
     """
     started = time.monotonic() if started is None else started
     try:
         run = parsed(argv)
-        # There is nothing to run where --help or --version was all.
+        # --help and --version leave nothing to run.
         return ExitCode.FOUND if run is None else run(argv, started)
     except (UsageError, CycloptsError) as error:
         complain(one_line(error))
@@ -40,13 +40,13 @@ def main(argv: list[str], started: float | None = None) -> int:
     except _nvml_error() as error:
         complain(f"the NVIDIA driver fails: {str(error).rstrip('.')}; see what nvidia-smi says")
         return ExitCode.NO_MEASUREMENT
-    except KeyboardInterrupt:  # before the study, which takes signals itself
+    except KeyboardInterrupt:  # before the study, which handles signals itself
         complain("stopped before anything was measured")
         return ExitCode.NO_MEASUREMENT
 
 
 def _nvml_error() -> type[Exception]:
-    """Asked for only where something went wrong: most commands need no NVML."""
+    """NVML's error class, imported only after an error: most commands need no NVML."""
     import pynvml
 
     return pynvml.NVMLError  # type: ignore[no-any-return]
@@ -58,14 +58,14 @@ def entry(started: float) -> None:
     for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()
-        except OSError:  # Python would try again as it ends, and exit with 120
+        except OSError:  # else Python tries again at its end, and exits with 120
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    gc.freeze()  # or Python looks through every object as it ends: seconds on a busy machine
+    gc.freeze()  # else Python collects all objects at its end: seconds on a busy machine
     sys.exit(code)
 
 
 def parsed(argv: list[str]) -> Run | None:
-    """What `argv` asks for; None where that was printed already.
+    """The run that `argv` asks for; None if the answer was printed already.
 
     Raises:
         UsageError: or CycloptsError: wrong input.

@@ -14,23 +14,23 @@ from autotune.errors import UsageError
 from autotune.space.options import FLAGS, text_of
 
 SWITCHES = ("dry-run",)
-"""What a file may hold that is no option of a study."""
+"""Entries of a file that are no options of a study."""
 
 
 def read_config(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Fills options that the command line left out from the TOML file, where there is one.
+    """Fills options that the command line left out from the TOML file, if there is one.
 
     Raises:
-        UsageError: the file cannot be read, or holds what is no option; or the command line has
+        UsageError: the file cannot be read, or has an unknown option; or the command line has
             options beside `--resume`.
     """
     if not any(argument.name == "--config" for argument in arguments):
-        return  # a command without one has no options of a study
+        return  # the command has no options of a study
     given = {argument.name for argument in arguments if argument.tokens}
     if "--resume" in given:
         _refuse_beside_resume(given)
     if given & {"--resume", "--join"}:
-        return  # the study has its options
+        return  # the study has its own options
     named = [Path(argument.tokens[0].value) for argument in arguments
              if argument.name == "--config" and argument.tokens]  # fmt: skip
     path = named[0] if named else _nearest_pyproject()
@@ -42,10 +42,10 @@ def read_config(app: App, commands: tuple[str, ...], arguments: ArgumentCollecti
 
 
 def _refuse_beside_resume(given: set[str]) -> None:
-    """A resumed study has its options already, and a configuration file is none of them.
+    """Refuse options beside --resume: the study has its own.
 
     Raises:
-        UsageError: another one is given.
+        UsageError: an option is given.
     """
     able = {"--resume", "--budget", "--accept-changed", "--allow-busy", "--interface", "--nodes"}
     if others := sorted(given - able):
@@ -77,7 +77,7 @@ def _read_table(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _text(path: Path, key: str, value: object) -> str:
-    """`value` of `key` in the file as the command line would write it."""
+    """`value` of `key` in the file, as on the command line."""
     known = [*(flag.name.removeprefix("--") for flag in FLAGS.values()), *SWITCHES]
     if key.replace("_", "-") not in known:
         close = difflib.get_close_matches(key, known, 1) or ["budget"]

@@ -30,7 +30,7 @@ def diagnose(
 
         if watch and (logs or json):
             raise UsageError("--watch: looks at this machine; leave logs and --json out")
-        with suppress(BrokenPipeError):  # whoever read it has seen enough
+        with suppress(BrokenPipeError):  # the reader closed the pipe
             if watch:
                 machine.watch()
                 return ExitCode.FOUND

@@ -1,4 +1,4 @@
-"""What a study would do, for `--dry-run`."""
+"""The plan of a study, for `--dry-run`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIKELY = 0.5
 
 
 def print_plan(space: Space, first: Candidate, budget_s: float, predictor: Predictor) -> None:
-    """Prints what a study over `space` would do in `budget_s` seconds."""
+    """Print the plan of a study over `space` with `budget_s` seconds."""
     searched = {name: values for name, values in space.axes.items() if len(values) > 1}
     total = math.prod(len(values) for values in space.axes.values())
     builds = "1 build" if len(space.builds) == 1 else f"{len(space.builds)} builds"
@@ -43,7 +43,7 @@ def print_plan(space: Space, first: Candidate, budget_s: float, predictor: Predi
 
 
 def _expected(space: Space, first: Candidate, predictor: Predictor) -> str:
-    """What is known of memory before anything ran: without a trace, by formulas."""
+    """The expected memory before any probe: by formulas, without a trace."""
     limit = gib(space.limits.limit_bytes)
     if predictor.chance().max() < LIKELY:
         peaks = {c: predictor.peak(c).bytes for c in space.candidates}
@@ -61,7 +61,7 @@ def _expected(space: Space, first: Candidate, predictor: Predictor) -> str:
 
 
 def _columns(rows: Iterable[tuple[str, ...]]) -> Padding:
-    """`rows` under each other and indented, from the third column on in a dimmer style."""
+    """`rows` below each other and indented; from the third column on they are dim."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for row in rows:
         table.add_row(*map(escape, row[:2]), *(f"[dim]{escape(text)}[/]" for text in row[2:]))
@@ -69,7 +69,7 @@ def _columns(rows: Iterable[tuple[str, ...]]) -> Padding:
 
 
 def _values(values: tuple[Any, ...]) -> str:
-    """The values of an axis: all of a few, else the ends and their number."""
+    """The values of an axis: all if they are few, else the ends and their number."""
     if len(values) <= 12:
         return ", ".join(map(str, values))
     return f"{values[0]} to {values[-1]} ({len(values)} values)"

@@ -1,4 +1,4 @@
-"""What the process ends with, and the one line that says why."""
+"""Exit codes of the process, and the one line that says why."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from autotune.space.axes import meant
 
 
 class ExitCode(IntEnum):
-    """The names are those of `folder.ending.Ending` where it has one."""
+    """Names are those of `folder.ending.Ending`, if it has them."""
 
     FOUND = 0
     INTERNAL = 1
-    """A folder that cannot be written any more; or an uncaught exception, with its traceback."""
+    """The folder cannot be written any more; or an uncaught exception, with its traceback."""
     USAGE = 2
     NOTHING_FITS = 3
     STOPPED = 4
-    """By the user, with a result written."""
+    """The user stopped the study; a result is written."""
     NO_MEASUREMENT = 5
-    """Also where `verify` cannot tell."""
+    """Also if `verify` cannot tell."""
     FINDINGS = 7
     """`check` found something."""
     NOT_VERIFIED = 6
-    """A longer run was slower than the result says, or took more memory."""
+    """A longer run was slower than the result, or took more memory."""
 
 
 def complain(message: str) -> None:
-    """Say on stderr, in one line, what is wrong."""
-    with suppress(OSError):  # nobody reads it; the exit code says it too
+    """Print an error on stderr, in one line."""
+    with suppress(OSError):  # nobody reads it; the exit code tells, too
         print(f"autotune: {_in_one_line(message)}", file=sys.stderr)
 
 
 def one_line(error: UsageError | CycloptsError) -> str:
-    """What is wrong with the input, and what would be right."""
+    """The error of the input, and a remedy."""
     if isinstance(error, UnusedCliTokensError):
         unused = " ".join(error.unused_tokens or [])
         instead = "several values are joined by commas, e.g. --depth 2,4"
@@ -60,7 +60,7 @@ def one_line(error: UsageError | CycloptsError) -> str:
 
 
 def _quoted(error: CycloptsError, rest: str) -> str:
-    """How --phase-args is written, where it got one word; empty where it did not."""
+    """The form of --phase-args, if it got one word; else empty."""
     for flag, value in pairwise(error.root_input_tokens or ()):
         if flag == "--phase-args" and " " not in value:
             return f'quote the arguments: --phase-args "{value} {rest}"'
@@ -68,5 +68,5 @@ def _quoted(error: CycloptsError, rest: str) -> str:
 
 
 def _in_one_line(text: str) -> str:
-    """`text` without line ends, and with what would steer a terminal written out."""
+    """`text` without line ends, with control characters written out."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))

@@ -1,4 +1,4 @@
-"""`python -m autotune export`: a result in the words of other tools."""
+"""`python -m autotune export`: a result as other tools' configuration."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autotune.advise.loader.measuring import MeasuredSettings
 
 WIDTH = 120
-"""Characters of a table where nobody says."""
+"""Default width of a table, in characters."""
 
 
 def loader(
@@ -120,7 +120,7 @@ def _measure(asked: LoaderProbe, started: float, said: list[str], *, json: bool)
 
 
 def _print(measured: MeasuredSettings, asked: LoaderProbe, said: list[str], *, json: bool) -> int:
-    """Print everything; the exit code."""
+    """Print everything; returns the exit code."""
     from autotune.advise.loader import show
     from autotune.advise.loader.choice import choose
     from autotune.device.cpu import cores
@@ -130,7 +130,7 @@ def _print(measured: MeasuredSettings, asked: LoaderProbe, said: list[str], *, j
     choice = choose(sound, asked) if sound else None
     said = [*said, *show.notes(measured, asked, cores())]
     if json:
-        with suppress(BrokenPipeError):  # whoever read it has seen enough
+        with suppress(BrokenPipeError):  # the reader closed the pipe
             print(show.as_json(measured, choice, asked, said))
     else:
         console = console_for(sys.stdout, None if sys.stdout.isatty() else WIDTH, WIDTH)
@@ -145,7 +145,7 @@ def _print(measured: MeasuredSettings, asked: LoaderProbe, said: list[str], *, j
 
 
 def _usable(pins: tuple[bool, ...]) -> tuple[tuple[bool, ...], str]:
-    """Those of `pins` that this machine has, and why another one is left out."""
+    """The possible ones of `pins` on this machine, and why another is left out."""
     from autotune.device.cuda import NoCuda, open_cuda
 
     if True not in pins or not isinstance(device := open_cuda(), NoCuda):

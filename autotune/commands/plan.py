@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from autotune.wire.helpers import Count, Counted, Describe, Described
 
 TRACE_S = 120.0
-"""What tracing a model may take; then closed forms have to do."""
+"""The most seconds to trace a model; then closed forms are used."""
 MOST_NAMED = 4
-"""Lengths, while they are traced."""
+"""The most lengths to name while they are traced."""
 WIDTH = 140
-"""Characters of a table where nobody says."""
+"""Default width of a table, in characters."""
 _OWN = Group("Plan", sort_key=0)
 _OF_A_STUDY = {
     group: {name: flag for name, flag in flags.items()
@@ -136,7 +136,7 @@ def plan(
             else:
                 print_answer(_console(), found, rows)
             if not found.to_set:
-                if not found.counts:  # whose table says it
+                if not found.counts:  # else the table says it
                     complain(why_not(found.plans[0]))
                 return ExitCode.NOTHING_FITS
             if write is not None:
@@ -157,7 +157,7 @@ def _refuse_of_models(given: Mapping[str, object]) -> None:
 
 
 def _script(asked: Options, gpus: Gpus, host_bytes: int | None, most: int, how: str) -> int:
-    """What fits of a script on each number of GPUs."""
+    """Plan a script on each number of GPUs; returns the exit code."""
     from autotune.advise.plan import show_scripts
     from autotune.advise.plan.scripts import script_scale
     from autotune.space.space import NO_LIMIT
@@ -169,7 +169,7 @@ def _script(asked: Options, gpus: Gpus, host_bytes: int | None, most: int, how: 
             plans.append(scale.plan(options, count, host_bytes or NO_LIMIT, told))
             if scale.stop:
                 break
-    with suppress(BrokenPipeError):  # whoever read it has seen enough
+    with suppress(BrokenPipeError):  # the reader closed the pipe
         if how == "table":
             show_scripts.print_plans(_console(), plans, most)
         else:
@@ -185,7 +185,7 @@ def _script(asked: Options, gpus: Gpus, host_bytes: int | None, most: int, how: 
 
 
 def _helpers(asked: Options, start: Start) -> Helpers:
-    """Those of processes that `start` makes. A terminal shows what takes long in them."""
+    """Helpers in processes that `start` makes. A terminal shows their slow work."""
     from autotune.advise.plan.expected import Helpers
     from autotune.measure.runner import counting
 
@@ -212,7 +212,7 @@ def _weighed(
     most: int,
     learn_from: Path | None,
 ) -> Answer:
-    """The answer on weighed peaks; by formulas, where no card can be emulated here."""
+    """The answer with weighed peaks; by formulas if no card can be emulated here."""
     from autotune.advise.plan import weighing
     from autotune.result.folder.earlier import context_bytes
 
@@ -227,7 +227,7 @@ def _weighed(
 
 @contextmanager
 def _bar() -> Iterator[Callable[[int, int, str], None]]:
-    """A bar for what is told: how many rows stand, of how many, and what is weighed next."""
+    """A progress bar: the number of weighed rows, of all rows, and the next candidate."""
     from rich.progress import Progress
 
     from autotune.show.report.console import console_for
@@ -261,7 +261,7 @@ def _write(found: Answer, asked: Options, folder: Path, file: TextIO) -> None:
 
 @contextmanager
 def _made(folder: Path | None) -> Iterator[None]:
-    """Makes `folder` before anything is planned; a new one goes again if nothing is written."""
+    """Make `folder` before planning; remove a new one if nothing is written."""
     new = folder is not None and not folder.exists()
     if folder is not None:
         create_folder(folder, "--write")
@@ -269,13 +269,13 @@ def _made(folder: Path | None) -> Iterator[None]:
         yield
     finally:
         if folder is not None and new:
-            with suppress(OSError):  # where it is not empty
+            with suppress(OSError):  # it is not empty
                 folder.rmdir()
 
 
 @contextmanager
 def _waiting(what: str) -> Iterator[None]:
-    """Whoever sits before a terminal sees what takes so long, until it is done."""
+    """Show on a terminal `what` takes so long, until it is done."""
     from autotune.show.report.console import console_for
 
     console = console_for(sys.stderr)
@@ -287,7 +287,7 @@ def _waiting(what: str) -> Iterator[None]:
 
 
 def _remarks(asked: PlanRequest, found: Answer) -> Iterator[str]:
-    """What the plan assumes, and what it did not check."""
+    """Assumptions of the plan, and facts that it did not check."""
     recipe = found.plans[-1].space.workload.recipe
     if (kernels := recipe.get("kernels")) == FUSED:
         yield (

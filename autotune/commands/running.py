@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class NothingFoundError(Exception):
-    """A study without a result. `code` is what the command line would have exited with; what it
-    was has been said on stderr."""
+    """A study without a result. `code` is the exit code of the command line; the reason is on
+    stderr."""
 
     def __init__(self, code: int, folder: Path) -> None:
         super().__init__(f"no result in {folder} (exit code {code})")
@@ -30,12 +30,12 @@ def tune(**options: Any) -> Best:
 
     Takes the options of `python -m autotune` by their names, with underscores: strings as on the
     command line, numbers, or sequences of values, e.g. `tune(budget="10m", depth=(12, 16),
-    micro_batch="1:64")`. Training runs in processes of its own; this one touches no
-    device. Prints its progress. Ctrl-C (a notebook's interrupt) ends it with the best so far,
-    a second one at once, as KeyboardInterrupt. In a thread, nothing but the budget ends it.
+    micro_batch="1:64")`. Training runs in other processes; this one touches no device. Prints its
+    progress. Ctrl-C (a notebook's interrupt) ends it with the best so far. A second one ends it at
+    once, with KeyboardInterrupt. In a thread, only the budget ends it.
 
     Raises:
-        UsageError: an option that there is not, or one that does not go.
+        UsageError: an option is unknown or impossible.
         NothingFoundError: nothing fits, or nothing could be measured.
     """
     from autotune.commands.exits import ExitCode
@@ -56,7 +56,7 @@ def tune(**options: Any) -> Best:
 
 
 def _known(name: str, fields: Mapping[str, str]) -> str:
-    """The field of `Options` that is called `name` on the command line."""
+    """The field of `Options` with the name `name` on the command line."""
     if name not in fields:
         near = difflib.get_close_matches(name, fields, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -65,5 +65,5 @@ def _known(name: str, fields: Mapping[str, str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: sequences as lists."""
+    """`value` as JSON types: sequences become lists."""
     return list(value) if isinstance(value, tuple | range | set) else value

@@ -1,4 +1,4 @@
-"""The study itself, new or resumed: what `python -m autotune` does where no command is named."""
+"""The study itself, new or resumed: `python -m autotune` without a command."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Tune:
-    """What one command line asks for."""
+    """The request of one command line."""
 
     options: Options
     dry_run: bool = False
     resume: Path | None = None
-    """The study to go on with; its manifest has the options then."""
+    """The study to go on with; its manifest then has the options."""
     join: str | None = None
-    """The study in a database to work on beside others; it has the options then."""
+    """The study in a database to join; it then has the options."""
     own: frozenset[str] = frozenset()
-    """Names of the options that go with `join`: where to work there."""
+    """Names of options given with `join`: folder and devices."""
     budget_s: float | None = None
-    """Of a resumed study, from now on."""
+    """The budget of a resumed study, from now on."""
     accepted: frozenset[str] = frozenset()
     verify: bool = False
     """Whether the winner is trained for longer at the end, within the budget."""
     built_in: bool = False
-    """Whether nothing was named to be tuned."""
+    """Whether the user named no model or script."""
     embedded: bool = False
-    """Whether the process is somebody else's, and goes on afterwards."""
+    """Whether the process is the user's, e.g. a notebook's, and goes on afterwards."""
 
     def __call__(self, argv: list[str], started: float) -> int:
-        """Do it; returns the exit code. See `app.Run`."""
+        """Run it; returns the exit code. See `Run`."""
         from autotune.show.report.reporters import reporter_for
         from autotune.study import session
         from autotune.wire.budget import StopFlag
 
-        os.umask(os.umask(0o022) | 0o022)  # nobody else writes in a study's folder
+        os.umask(os.umask(0o022) | 0o022)  # no other user may write in a study's folder
         prepare = _begin if self.resume is None else _resume
         prepare = prepare if self.join is None else _join
         try:
@@ -81,7 +81,7 @@ class Tune:
                 if self.verify and ended.code.name == ExitCode.FOUND.name:
                     return _verified(self, Path(setup.manifest.folder), started)
                 return ExitCode[ended.code.name]
-        except KeyboardInterrupt:  # before the study, which takes signals itself
+        except KeyboardInterrupt:  # before the study, which handles signals itself
             if self.resume is None:
                 raise
             complain("stopped; earlier measurements are kept")
@@ -91,14 +91,14 @@ class Tune:
 
 VERIFY_STEPS = 200
 VERIFY_SHARE = 0.2
-"""Of the budget, that is kept for it."""
+"""Share of the budget for --verify."""
 _WITH_JOIN = {*GROUPS["devices"], *GROUPS["cluster"]} - {"world_size"}
 _HEADINGS = {
     "limits": "Budget and limits", "devices": "Devices", "cluster": "Several machines",
     "script": "Your own script", "model": "Model", "space": "Space", "search": "Search",
     "output": "Output",
 }  # fmt: skip
-"""Above the flags of each group of options, in the order of `--help`."""
+"""Titles of groups of options, in the order of `--help`."""
 _GROUPS = {name: Group(text, sort_key=at) for at, (name, text) in enumerate(_HEADINGS.items(), 1)}
 
 
@@ -137,7 +137,7 @@ def tune(
     **options: Any,
 ) -> Tune:  # fmt: skip
     """Find the fastest training configuration that fits in memory, by running real steps."""
-    # `config` was read by `config.read_config`, before this runs.
+    # `config.read_config` read `config` before.
     if resume is not None and not resume.strip():
         raise UsageError("--resume: no folder given; write --resume DIR")
     if verify and resume is not None:
@@ -171,7 +171,7 @@ def tune(
 
 
 def _check_join(given: dict[str, Any]) -> None:
-    """That nothing was `given` that the study has already."""
+    """Refuse options in `given` that the study has already."""
     for name, value in given.items():
         if value not in (None, False) and name not in _WITH_JOIN | {"budget_s", "out"}:
             flag = FLAGS[name].name if name in FLAGS else f"--{name.replace('_', '-')}"
@@ -179,8 +179,7 @@ def _check_join(given: dict[str, Any]) -> None:
 
 
 def _text(name: str, value: Any) -> str:
-    """What was given for the option `name`, as it is read: of one that may be given several times,
-    all of it."""
+    """The text of the option `name`. Repeated options are joined."""
     several = FLAGS[name].type == list[str] and isinstance(value, list | tuple)
     return ";".join(value) if several else text_of(value)
 
@@ -188,7 +187,7 @@ def _text(name: str, value: Any) -> str:
 def parameter(group: str, name: str, flag: Flag) -> inspect.Parameter:
     """The option `name` of a study as a parameter of `tune`."""
     switch = flag.type is bool
-    # A value may start with a hyphen, so that our parser judges -5m.
+    # A value may start with a hyphen, so our parser judges -5m.
     shown = Parameter(
         name=flag.name, group=_GROUPS[group], help=flag.help, metavar=flag.metavar,
         allow_leading_hyphen=not switch, show_default=False if switch else None,
@@ -201,7 +200,7 @@ def parameter(group: str, name: str, flag: Flag) -> inspect.Parameter:
 
 
 def take_options(command: Callable[..., Any], groups: Mapping[str, Mapping[str, Flag]]) -> None:
-    """Gives `command` the options of a study in `groups` in the place of its `**options`."""
+    """Give `command` the options of a study in `groups` instead of its `**options`."""
     *own, _ = inspect.signature(command, eval_str=True).parameters.values()
     options = [
         parameter(group, *item) for group, flags in groups.items() for item in flags.items()
@@ -213,7 +212,7 @@ take_options(tune, GROUPS)
 
 
 def _begin(asked: Tune, argv: list[str], held: ExitStack) -> Setup | None:
-    """A new study in a folder that `held` lets go of. None where a dry run was all."""
+    """A new study in a folder that `held` releases. None after a dry run."""
     from autotune.commands.dry_run import print_plan
     from autotune.device import remark
     from autotune.device.idle import check_idle
@@ -225,7 +224,7 @@ def _begin(asked: Tune, argv: list[str], held: ExitStack) -> Setup | None:
 
     options = asked.options
     refuse_used_folder(options.output.out)
-    read_mix(options.space)  # what is wrong with it is said before a device is opened
+    read_mix(options.space)  # its errors come before a device is opened
     options = _with_storage(options)
     testbed = _opened(options, held)
     space = testbed.space(options)
@@ -249,7 +248,7 @@ def _begin(asked: Tune, argv: list[str], held: ExitStack) -> Setup | None:
     check_idle(device, options.devices.allow_busy)
     create_folder(folder)
     held.enter_context(hold(folder))
-    refuse_used_folder(folder)  # another study may have come before
+    refuse_used_folder(folder)  # another study may have been faster
     if options.search.weigh:
         now = _weighed(now, options, space, device)
     from autotune.study.session import Setup
@@ -260,7 +259,7 @@ def _begin(asked: Tune, argv: list[str], held: ExitStack) -> Setup | None:
 
 
 def _weighed(now: Manifest, options: Options, space: Space, device: Device) -> Manifest:
-    """`now` with what was weighed of its space; a line says what was done, or why not."""
+    """`now` with weighed peaks of its space; a line tells what was weighed, or why not."""
     on_gpus = device.kind == "cuda" and not options.devices.recorded
     why = "" if on_gpus else "nothing is measured on GPUs"
     why = "GPUs are emulated anyway" if options.devices.emulated else why
@@ -275,7 +274,7 @@ def _weighed(now: Manifest, options: Options, space: Space, device: Device) -> M
 
 
 def _folder(options: Options, device: Device) -> Path:
-    """Where a study goes that was not told."""
+    """The default folder of a study."""
     kind = "emulated" if options.devices.emulated else device.kind
     return default_folder(options.subject, kind)
 
@@ -297,7 +296,7 @@ def _opened(options: Options, held: ExitStack) -> Testbed:
 
 
 def _with_storage(options: Options) -> Options:
-    """`options` with the URL of their storage, where one is given, as any folder can use it."""
+    """`options` with an absolute URL of their storage, if one is given."""
     if options.output.storage is None:
         return options
     from autotune.result.folder.storage import checked
@@ -306,14 +305,14 @@ def _with_storage(options: Options) -> Options:
 
 
 def _resume(asked: Tune, argv: list[str], held: ExitStack) -> Setup:
-    """The study in a folder, which goes on."""
+    """The study in a folder, to be resumed."""
     from autotune.result.folder import manifest
 
     assert asked.resume is not None
     then = manifest.read(asked.resume)
     held.enter_context(hold(asked.resume))
     options = _with_storage(then.asked())
-    given = asked.options.cluster  # the head node may be another one, and the job
+    given = asked.options.cluster  # head node and job may be others
     options = options.but(
         interface=given.interface or options.cluster.interface,
         nodes=given.nodes or options.cluster.nodes,
@@ -341,7 +340,7 @@ def _join(asked: Tune, argv: list[str], held: ExitStack) -> Setup:
 def _going_on(
     asked: Tune, then: Manifest, options: Options, argv: list[str], held: ExitStack
 ) -> Setup:
-    """The study of `then`, resumed or joined. Limits and what it learned from stay."""
+    """The study of `then`, resumed or joined. Limits and earlier studies stay."""
     from autotune.device import remark
     from autotune.device.idle import check_idle
     from autotune.result.folder import manifest
@@ -376,7 +375,7 @@ def _going_on(
 
 
 def _verified(asked: Tune, folder: Path, started: float) -> int:
-    """Verify the result in `folder` in what is left of the budget; the exit code."""
+    """Verify the result in `folder` in the rest of the budget; returns the exit code."""
     from autotune.commands.verify import train
     from autotune.result.best import Best
     from autotune.study.verify import START_S, needed_s

@@ -1,4 +1,4 @@
-"""`python -m autotune verify`: train a result for longer, and see whether it holds."""
+"""`python -m autotune verify`: train a result for longer, and compare."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def verify(
 
 
 def train(path: Path, steps: int, limit_s: float, *, embedded: bool = False) -> int:
-    """Verify the result in `path`, write what came of it there, and print it; the exit code.
+    """Verify the result in `path`, write the outcome there, and print it; returns the exit code.
 
     Raises:
-        UsageError: there is no result, or none that can be trained here.
+        UsageError: there is no result, or it cannot be trained here.
     """
     from dataclasses import replace
     from shutil import rmtree
@@ -80,7 +80,7 @@ def train(path: Path, steps: int, limit_s: float, *, embedded: bool = False) -> 
 
 
 def _logs(path: Path) -> Path:
-    """A new folder beside the result in `path`: kept where the run broke."""
+    """A new folder beside the result in `path`, kept if the run broke."""
     import tempfile
 
     try:
@@ -90,14 +90,14 @@ def _logs(path: Path) -> Path:
 
 
 def exit_of(found: Verified) -> ExitCode:
-    """What the process ends with."""
+    """The exit code for `found`."""
     if found.cannot_tell:
         return ExitCode.NO_MEASUREMENT
     return ExitCode.FOUND if found.passed else ExitCode.NOT_VERIFIED
 
 
 def lines(found: Verified, *, asked: bool = False) -> list[str]:
-    """What it came to, for people; --phase-args were `asked` for."""
+    """The outcome in sentences; `asked` if it ran with --phase-args."""
     from autotune.show.report.result import not_seen
     from autotune.show.report.text import si
     from autotune.units import gib

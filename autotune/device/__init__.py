@@ -1,6 +1,6 @@
-"""The devices that probes run on, as the study sees them.
+"""The devices of probes, as the study sees them.
 
-`cuda.py` asks NVML, `cpu.py` takes the machine's memory as one device that the ranks share out.
+`cuda.py` asks NVML. For `cpu.py` the machine's memory is one device, which the ranks share.
 Neither creates a CUDA context or imports torch.
 """
 
@@ -14,19 +14,18 @@ from autotune.errors import UsageError
 from autotune.wire.emulated import emulating
 
 AUTO = "auto: "
-"""How the reason of a device begins that nobody named."""
+"""Prefix of the reason for a device that the user did not name."""
 
 
 def open_device(spec: str, *, for_torch: bool = False) -> Device:
-    """The devices that `spec` names: "auto", "cpu", "cuda", "cuda:0,2" or "emulated:8xH100", whose
-    emulation is entered.
+    """The devices that `spec` names: "auto", "cpu", "cuda", "cuda:0,2" or "emulated:8xH100".
 
-    "cuda:0,2" are positions among the devices that CUDA_VISIBLE_DEVICES leaves, in the order
-    written. "auto" is cuda where there is a visible CUDA device, and else cpu. With `for_torch`
-    CUDA devices have to be those that this interpreter's torch can use.
+    "cuda:0,2" are positions, in this order, among the devices that CUDA_VISIBLE_DEVICES leaves.
+    "auto" is cuda if there is a visible CUDA device, else cpu. An emulation is entered. With
+    `for_torch`, this interpreter's torch must be able to use the devices.
 
     Raises:
-        UsageError: `spec` is none of these, or names a device that is not there or of no use.
+        UsageError: `spec` has another form, or names a missing or unusable device.
     """
     match = re.fullmatch(r"auto|cpu|cuda(?::(\d+(?:,\d+)*))?|emulated:.+", spec)
     if match is None:
@@ -55,8 +54,8 @@ def open_device(spec: str, *, for_torch: bool = False) -> Device:
 
 
 def remark(device: Device, dev: Path = Path("/dev")) -> str:
-    """What people have to know of the choice of a device: others that were left out, or that
-    "auto" came to the CPU though there is an NVIDIA device. Mostly empty."""
+    """A remark on the choice of a device: others were left out, or "auto" took the CPU though
+    there is an NVIDIA device. Mostly empty."""
     if device.kind != "cpu":
         return device.remark
     nodes = [*dev.glob("nvidia[0-9]*"), *dev.glob("dxg")]

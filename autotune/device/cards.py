@@ -1,9 +1,8 @@
-"""GPUs by name, for plans where there is none.
+"""GPUs by name, for plans without a GPU.
 
-Memory is the total that nvidia-smi shows, which is NVML's (modal-labs/modal-client #2797 for H100,
-A100, A10, L40S, L4 and T4; tables of nvidia-smi in public issues for the others). Rates are of
-NVIDIA's data sheets: of dense products in bf16, without sparsity, or in fp16 where the card has no
-bf16; and of its memory.
+Memory is NVML's total, as in nvidia-smi. Sources: modal-labs/modal-client #2797 for H100, A100,
+A10, L40S, L4 and T4; tables of nvidia-smi in public issues for the others. Rates are from NVIDIA's
+data sheets: memory, and dense products in bf16, or in fp16 if the card has no bf16.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class Card:
     name: str
     memory_bytes: int
     flops_per_s: float | None = None
-    """Of dense products in 16 bits; None where nothing is known but the memory."""
+    """FLOP/s of dense products in 16 bits; None if only the memory is known."""
     memory_bytes_per_s: float | None = None
     sms: int = 108
     capability: tuple[int, int] = (8, 0)
@@ -92,10 +91,10 @@ CARDS = (
 
 @dataclass(frozen=True)
 class Gpus:
-    """What `--gpus` names."""
+    """The value of `--gpus`."""
 
     counts: tuple[int, ...]
-    """Ascending; more than one for a table by number of GPUs."""
+    """Numbers of GPUs, ascending; several for a table of them."""
     card: Card
 
 
@@ -103,7 +102,7 @@ def parse_gpus(text: str, flag: str = "--gpus") -> Gpus:
     """GPUs in "8xH100", "4x80GiB", "1,2,4x32GiB" or "RTX4090".
 
     Raises:
-        UsageError: none of these, or a card that is not known.
+        UsageError: the text has another form, or names an unknown card.
     """
     match = re.fullmatch(r"\s*(?:([\d,\s]+?)\s*[xX*×]\s*)?(\w[\w. -]*?)\s*", text)
     if match is None:
@@ -119,7 +118,7 @@ def parse_gpus(text: str, flag: str = "--gpus") -> Gpus:
 
 MOST_GPUS = 65536
 NAMED_SIZE_OFF = 0.1
-"""Between the size in a card's name and what NVML has of it, at most, as a share."""
+"""The largest difference, as a share, of the size in a card's name and NVML's total."""
 
 
 def _named(text: str, asked: str) -> Card:
@@ -129,7 +128,7 @@ def _named(text: str, asked: str) -> Card:
             raise UsageError(f"{asked}: no GPU has {text}; write e.g. 80GiB")
         return Card(name=text, memory_bytes=size)
     wanted = plain_name(text)
-    # Of most cards there is one size, which NVML's names have as well.
+    # Most cards have one size, which is also in NVML's names.
     names = (wanted, plain_name(re.sub(r"\b\d+ ?GB\b", "", text)))
     exact = [card for card in CARDS if plain_name(card.name) in names]
     several = exact or [card for card in CARDS if plain_name(card.name).startswith(wanted)]
@@ -152,5 +151,5 @@ def _named(text: str, asked: str) -> Card:
 
 
 def plain_name(name: str) -> str:
-    """As people may write it: without maker, family, form and hyphens."""
+    """A short form of a card's `name`: without maker, family, form and hyphens."""
     return re.sub(r"nvidia|geforce|tesla|sxm\d?|hbm\d\w?|gb$|gib$|[\s_-]", "", name.lower())

@@ -1,7 +1,7 @@
-"""The machine as one device whose memory the ranks share out, within the limits of its cgroup.
+"""The machine as one device, whose memory the ranks share within the limits of the cgroup.
 
-Every function takes the roots of the file systems it reads. Where there is no /proc (macOS)
-psutil and `os` say how large the machine is, and no limit is known.
+Every function takes the roots of the file systems it reads. Without /proc (macOS), psutil and `os`
+tell the size of the machine, and no limit is known.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CpuDevice:
         self._cores = cores(proc, cgroups)
         self._crowding = Crowding(self._cores)
         self._pinned: Sequence[int] = ()
-        """Cores of a share, by their numbers."""
+        """Numbers of the cores of a share."""
         name = f"{model}, {self._cores} core{'s' if self._cores > 1 else ''}"
         capacity_bytes = host_memory_bytes(proc, cgroups)
         self.infos = (
@@ -63,19 +63,19 @@ class CpuDevice:
         )
 
     def in_use_bytes(self) -> tuple[int, ...]:
-        """Always 0: on the CPU the device is the process, and here there is none of a rank's.
+        """Always 0: on the CPU the device is the rank's process.
 
-        The kernel frees a process's memory before it reports the exit, so nothing of an ended rank
-        is left to wait for, and what other programs hold comes and goes through no fault of ours.
+        The kernel frees a process's memory before it reports the exit, so there is nothing to wait
+        for.
         """
         return (0,)
 
     def other_processes(self) -> tuple[BusyProcess, ...]:
-        """None: every machine runs other programs; what they take shows in the timing."""
+        """None: every machine runs other programs. Their load shows in the timing."""
         return ()
 
     def rank_environment(self, world_size: int) -> dict[str, str]:
-        """An even share of the cores, how threads wait, and no CUDA device of those there are."""
+        """An even share of the cores, how threads wait, and no CUDA device."""
         threads = max(1, self._cores // world_size)
         return {
             "CUDA_VISIBLE_DEVICES": "",
@@ -86,9 +86,9 @@ class CpuDevice:
         }
 
     def shares(self, groups: int, ranks: int) -> Sequence[CpuDevice]:
-        """Each with cores of its own, so that what others do elsewhere is in nobody's timing.
+        """Shares with cores of their own, so that groups do not disturb each other's timing.
 
-        Memory is divided by who sets the limits.
+        The limits divide memory.
         """
         if groups == 1:
             return [self]
@@ -101,7 +101,7 @@ class CpuDevice:
         return made
 
     def energy(self) -> EnergyCounters:
-        """RAPL's counters of the processors, which count for all programs together."""
+        """RAPL's counters of the processors, for all programs together."""
         if self._pinned:
             return EnergyCounters(lack="groups that run at once share the processors' counters")
         try:
@@ -128,9 +128,9 @@ class CpuDevice:
 
 
 def host_memory_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Memory this process and its children may hold together: the machine's or a cgroup's limit.
+    """The memory limit of this process and its children together: the machine's or a cgroup's.
 
-    A limit on any cgroup above ours holds for us as well, so the least one counts.
+    Limits of cgroups above ours bind us, too, so the least one counts.
     """
     meminfo = _table(proc / "meminfo")
     total = meminfo["MemTotal:"] * 1024 if meminfo else psutil.virtual_memory().total
@@ -140,9 +140,9 @@ def host_memory_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 
 
 def cores(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Cores this process may keep busy: those it may run on, within the cgroup's CPU quota.
+    """Cores that this process may keep busy: those it may run on, within the cgroup's CPU quota.
 
-    A quota of 1.5 cores counts as 2: threads share the fraction, and one less would leave it idle.
+    A quota of 1.5 cores counts as 2: with one less, half a core would be idle.
     """
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quotas = [
@@ -155,9 +155,9 @@ def cores(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 
 
 def host_oom_kills(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Processes the kernel has killed for memory: in our cgroup, or on the machine where unknown.
+    """Processes that the kernel killed for memory, in our cgroup or, if unknown, on the machine.
 
-    Only a difference means anything: a count that grew around a SIGKILL is evidence of an OOM.
+    Only differences are meaningful: a count that grew around a SIGKILL is evidence of an OOM.
     Source: the kernel's Documentation/admin-guide/cgroup-v2.rst, memory.events.
     """
     for group in _groups("memory", proc, cgroups):
@@ -182,14 +182,14 @@ def _processor(proc: Path) -> tuple[str, set[str]]:
 def _groups(controller: str, proc: Path, cgroups: Path) -> Iterator[Path]:
     """Folders of our cgroup and those above it, innermost first, in the trees with `controller`.
 
-    /proc/self/cgroup has one line "number:controllers:path" for each tree; number 0 is v2's. The
-    path may be one that only the host knows: its folders are then missing here, and the mount
-    point at the end of the walk is the container's own cgroup.
+    /proc/self/cgroup has one line "number:controllers:path" for each tree; number 0 is v2's. Only
+    the host may know the path. Its folders are then missing here, and the walk ends at the mount
+    point, the container's own cgroup.
     """
     for line in _read(proc / "self" / "cgroup").splitlines():
         number, controllers, path = line.split(":", 2)
         if number == "0":
-            unified = cgroups / "unified"  # where v2 is mounted beside v1
+            unified = cgroups / "unified"  # v2 mounted beside v1
             root = unified if unified.is_dir() else cgroups
         elif controller in controllers.split(","):
             root = cgroups / controller
@@ -217,7 +217,7 @@ def _table(path: Path) -> dict[str, int]:
 
 
 def _read(path: Path) -> str:
-    """Text of a file without the space around it; empty where it is missing or not for us."""
+    """Text of a file without the space around it; empty if it is missing or not readable."""
     try:
         return path.read_text().strip()
     except OSError:

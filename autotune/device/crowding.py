@@ -1,9 +1,9 @@
-"""Other programs on the cores that ranks on the CPU compute with.
+"""Other programs on the cores of ranks on the CPU.
 
-The threads of an operation wait for each other at its end, and spin while they do, which is the
-fastest where each has a core. Where another program takes one of them, what spins keeps the thread
-that is waited for from running: a step of a small model took 12 times as long beside one busy
-program on two cores, and 2 times as long where waiting threads sleep (results/disturbed.md).
+At the end of an operation threads wait for each other and spin: the fastest way if each has a
+core. If another program takes a core, spinning threads keep the last one from running. Beside one
+busy program on two cores, a step of a small model took 12 times as long. With sleeping threads it
+took 2 times as long (results/disturbed.md).
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from contextlib import suppress
 import psutil
 
 _POLICIES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-"""Whoever sets one of them has decided how threads wait."""
+"""With one of these variables the user decides how threads wait."""
 _LOOKS_S = (0.1, 0.4)
-"""Others have to be busy in each of these, one after the other: a moment says little."""
+"""Others have to be busy in each of these intervals, one after the other."""
 _CROWDED = 0.5
-"""So many cores, of those that ranks want, are not just what a system does beside."""
+"""Others that keep so many of the ranks' cores busy are more than the system itself."""
 
 
 class Crowding:
-    """Of the cores that this process may run on, of which ranks want some; found out once, when
-    first asked for. What others of a cgroup's quota take does not show."""
+    """Whether others use the cores that this process may run on. It is looked at once, at the
+    first question. Others within a cgroup's quota do not show."""
 
     def __init__(self, wanted: int) -> None:
         self._wanted = wanted
         self._taken: float | None = None
 
     def variables(self) -> dict[str, str]:
-        """Of ranks: how their threads wait, where the user has not said so."""
+        """Variables of ranks for how their threads wait, unless the user set one."""
         if any(name in os.environ for name in _POLICIES):
             return {}
         if self._taken is None:
@@ -47,25 +47,25 @@ class Crowding:
 
 
 def remark(variables: Mapping[str, str]) -> str:
-    """What to say where ranks have these `variables`; empty where nothing is to be said."""
+    """A note on these `variables` of ranks; empty without a need for one."""
     if variables.get("OMP_WAIT_POLICY") != "PASSIVE" or "OMP_WAIT_POLICY" in os.environ:
         return ""
     return (
-        "other programs use the cores: threads of ranks sleep while they wait for each other"
-        " (OMP_WAIT_POLICY=PASSIVE), and what is measured is slower than on an idle machine"
+        "other programs use the cores: waiting threads of ranks sleep (OMP_WAIT_POLICY=PASSIVE),"
+        " and measurements are slower than on an idle machine"
     )
 
 
 def usable_cores() -> Sequence[int]:
-    """Cores that this process may run on, by their numbers."""
+    """Numbers of the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return range(psutil.cpu_count() or 1)
 
 
 def _cores_of_others(usable: Sequence[int], seconds: float) -> float:
-    """Of those cores, how many other processes than this one and those it started keep busy, over
-    so many seconds."""
+    """How many of those cores other processes than this one and its children keep busy, over so
+    many seconds."""
     own_s, began, busy_s = _own_s(), time.monotonic(), _busy_s(usable)
     time.sleep(seconds)
     busy_s, took_s = _busy_s(usable) - busy_s, time.monotonic() - began
@@ -73,9 +73,9 @@ def _cores_of_others(usable: Sequence[int], seconds: float) -> float:
 
 
 def _busy_s(usable: Sequence[int]) -> float:
-    """Of these cores, since the machine began."""
+    """Busy seconds of these cores since the machine began."""
     cores = psutil.cpu_times(percpu=True)
-    # The first two are in user's and nice's times as well; stolen time is nobody's here.
+    # The first two are also in user's and nice's times; stolen time belongs to other machines.
     besides = ("guest", "guest_nice", "idle", "iowait", "steal")
     return float(
         sum(
@@ -89,7 +89,7 @@ def _busy_s(usable: Sequence[int]) -> float:
 
 
 def _own_s() -> float:
-    """Of this process and its descendants; on Linux also of those that ended."""
+    """Processor seconds of this process and its descendants; on Linux ended ones included."""
     own_s = 0.0
     me = psutil.Process()
     for process in (me, *me.children(recursive=True)):

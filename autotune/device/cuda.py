@@ -1,8 +1,8 @@
 """CUDA devices through NVML, which neither creates a CUDA context nor needs torch.
 
-Which devices are ours and in which order follows CUDA_VISIBLE_DEVICES. Integers in it are taken in
-PCI order, the order of NVML and nvidia-smi; CUDA itself would take them fastest first unless
-CUDA_DEVICE_ORDER=PCI_BUS_ID. Ranks get UUIDs, which mean the same device under either order.
+CUDA_VISIBLE_DEVICES decides the devices and their order. Its integers are in PCI order, that of
+NVML and nvidia-smi. CUDA itself counts the fastest first unless CUDA_DEVICE_ORDER=PCI_BUS_ID.
+Ranks get UUIDs, which mean the same device in either order.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from autotune.wire.energy import of_board
 from autotune.wire.sensors import Sensors
 
 _UNIFIED = (
-    "the GPU shares the host's memory: its capacity is all of that, and what other programs hold"
-    " counts"
+    "the GPU shares the host's memory: that is its capacity, and other programs' memory counts"
 )
 
 
 @dataclass(frozen=True)
 class NoCuda:
-    """Why there is no device to use, and what to write after --device instead."""
+    """Why there is no usable device, and a value for --device instead."""
 
     reason: str
     instead: str = "cpu"
@@ -41,11 +40,11 @@ class NoCuda:
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """What CUDA counts as one device: a GPU, or an instance of a GPU in MIG mode."""
+    """One device for CUDA: a GPU, or an instance of a GPU in MIG mode."""
 
     uuid: str
     handle: Any
-    """NVML's handle: of the instance, where it is one."""
+    """NVML's handle of the GPU or the instance."""
     gpu: Any
     """NVML's handle of the whole GPU."""
 
@@ -71,7 +70,7 @@ class CudaDevice:
     def __init__(
         self, units: Sequence[Unit], why: str = "--device", groups: int = 1, remark: str = ""
     ) -> None:
-        """So many `groups` share the cores."""
+        """`groups` share the cores."""
         self.why = why
         self.remark = remark
         self._groups = groups
@@ -81,8 +80,8 @@ class CudaDevice:
             self.remark = f"{remark}{'; ' if remark else ''}{_UNIFIED}"
 
     def in_use_bytes(self) -> tuple[int, ...]:
-        """What processes hold, without what the driver keeps for itself, where NVML tells them
-        apart (its second version of the question)."""
+        """Memory of processes. The driver's own is left out if NVML tells it apart (version 2 of
+        its function)."""
         return tuple(_used_bytes(unit) for unit in self._units)
 
     def other_processes(self) -> tuple[BusyProcess, ...]:
@@ -94,15 +93,15 @@ class CudaDevice:
         )
 
     def utilisation(self) -> tuple[int | None, ...]:
-        """Percent of the last moments in which a kernel ran; None where NVML does not tell."""
+        """Percent of the last moments in which a kernel ran; None if NVML does not tell."""
         rates = [_ask(nvml.nvmlDeviceGetUtilizationRates, unit.handle) for unit in self._units]
         return tuple(None if each is None else int(each.gpu) for each in rates)
 
     def rank_environment(self, world_size: int) -> dict[str, str]:
         """The devices of all ranks in rank order, and an even share of the cores.
 
-        A process can use one MIG instance only, the first that it is given: ranks beyond the first
-        need a CUDA_VISIBLE_DEVICES of their own there.
+        A process can use only the first MIG instance in CUDA_VISIBLE_DEVICES, so further ranks
+        need one of their own.
         """
         return {
             "CUDA_VISIBLE_DEVICES": ",".join(unit.uuid for unit in self._units[:world_size]),
@@ -121,7 +120,7 @@ class CudaDevice:
         )
 
     def energy(self) -> EnergyCounters:
-        """NVML's counters of the boards, which the instances of a GPU in MIG mode share."""
+        """NVML's counters of the boards. Instances of a GPU in MIG mode share one."""
         for info, unit in zip(self.infos, self._units, strict=True):
             if unit.handle is not unit.gpu:
                 return EnergyCounters(lack="MIG instances share the energy counter of their GPU")
@@ -138,7 +137,7 @@ class CudaDevice:
         return EnergyCounters("nvml", counters=tuple(each))
 
     def fingerprint(self) -> dict[str, Any]:
-        """Driver and devices. `ecc` is None where the device has none."""
+        """Driver and devices. `ecc` is None if the device has none."""
         version = _ask(nvml.nvmlSystemGetCudaDriverVersion)  # 12080 is 12.8
         return ({"emulated": True} if emulating() else {}) | {
             "kind": self.kind,
@@ -166,8 +165,8 @@ def open_cuda(
 ) -> CudaDevice | NoCuda:
     """CUDA devices; `NoCuda` says why not.
 
-    Those at `positions` among the visible, those that CUDA_VISIBLE_DEVICES names, or else the
-    largest set that is alike.
+    They are those at `positions` among the visible ones, else those in CUDA_VISIBLE_DEVICES, else
+    the largest set of one kind.
     """
     try:
         nvml.nvmlInit()
@@ -185,7 +184,7 @@ def open_cuda(
 
 
 def sensors_of(device: Device, ranks: int, own: Callable[[], Collection[int]]) -> list[Sensors]:
-    """Of the first `ranks` devices, from now on; of none on the CPU. `own` tells the ids of the
+    """Sensors of the first `ranks` devices, from now on; none on the CPU. `own` returns the ids of
     processes that use them. Raises NVMLError."""
     cards = device.infos[:ranks] if device.kind == "cuda" else ()
     return [Sensors(nvml, card.uuid, own) for card in cards]
@@ -198,8 +197,8 @@ def unfit_torch() -> str:
 
 
 def _alike(units: Sequence[Unit]) -> tuple[list[Unit], str]:
-    """The largest set of one kind, of two as large the one with more memory, and what to say of
-    the others. One old or small card would set the limits and the precision of all."""
+    """The largest set of one kind, and a remark on the others. Of equal sets, the one with more
+    memory counts. One old or small card would set limits and precision of all."""
     kinds: dict[tuple[str, int], list[int]] = {}
     for position, unit in enumerate(units):
         info = _info(position, unit)
@@ -236,7 +235,7 @@ def _gpus() -> list[Gpu]:
     """All GPUs that NVML lets us open, in PCI order.
 
     Raises:
-        NVMLError: there are some, and it opens none of them.
+        NVMLError: there are GPUs, but none can be opened.
     """
     found: list[Gpu] = []
     refused: list[nvml.NVMLError] = []
@@ -245,9 +244,9 @@ def _gpus() -> list[Gpu]:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             gpu = Gpu(_text(nvml.nvmlDeviceGetUUID(handle)), _units(handle))
             for unit in gpu.units:
-                _info(0, unit)  # what does not answer cannot be used
+                _info(0, unit)  # a unit without an answer cannot be used
             found.append(gpu)
-        except nvml.NVMLError as error:  # not ours, or fallen off the bus
+        except nvml.NVMLError as error:  # no permission, or fallen off the bus
             refused.append(error)
     if refused and not found:
         raise refused[0]
@@ -270,9 +269,9 @@ def _units(gpu: Any) -> tuple[Unit, ...]:
 def _visible(gpus: list[Gpu], variable: str | None) -> list[Unit] | NoCuda:
     """The units that a CUDA_VISIBLE_DEVICES of `variable` leaves, in its order.
 
-    CUDA's rules: the first entry decides between integers, GPU- and MIG- UUIDs (a prefix that fits
-    one device will do), the first entry that names no device ends the list, and a device named
-    twice hides all. An integer or GPU- entry for a GPU in MIG mode means all its instances here.
+    CUDA's rules: the first entry decides between integers, GPU- and MIG- UUIDs; a unique prefix of
+    a UUID is enough. The first entry that names no device ends the list. A device named twice
+    hides all. An integer or GPU- entry for a GPU in MIG mode means all its instances here.
     Sources: CUDA programming guide, "CUDA Environment Variables"; torch.cuda's
     _parse_visible_devices, by which the ranks count.
     """
@@ -300,7 +299,7 @@ def _prefix(entry: str) -> str:
 
 
 def _named(entry: str, gpus: list[Gpu]) -> tuple[Unit, ...]:
-    """The units that one entry of CUDA_VISIBLE_DEVICES means; none if it is not exactly one."""
+    """The units of an entry of CUDA_VISIBLE_DEVICES; none unless it means exactly one device."""
     found: list[tuple[Unit, ...]]
     if _prefix(entry) == "MIG-":
         found = [(u,) for gpu in gpus for u in gpu.units if u.uuid.startswith(entry)]
@@ -324,7 +323,7 @@ def _info(index: int, unit: Unit) -> DeviceInfo:
 
 
 def _memory(unit: Unit) -> int | None:
-    """Bytes of its own; None where it shares the host's, of which NVML says NOT_SUPPORTED."""
+    """Bytes of its own memory; None if it shares the host's: NVML then says NOT_SUPPORTED."""
     try:
         return int(nvml.nvmlDeviceGetMemoryInfo(unit.handle).total)
     except nvml.NVMLError_NotSupported:
@@ -342,7 +341,7 @@ def _used_bytes(unit: Unit) -> int:
         return int(host.total - host.available)
     try:
         return int(nvml.nvmlDeviceGetMemoryInfo(unit.handle, version=nvml.nvmlMemory_v2).used)
-    except nvml.NVMLError:  # a driver that knows the first version alone
+    except nvml.NVMLError:  # the driver only knows the first version
         return int(nvml.nvmlDeviceGetMemoryInfo(unit.handle).used)
 
 
@@ -353,7 +352,7 @@ def _used_bytes_by_pid(unit: Unit) -> dict[int, int]:
         nvml.nvmlDeviceGetGraphicsRunningProcesses,
     ):
         for process in _ask(ask, unit.handle) or ():
-            # One with contexts of both kinds is in both lists, each time with all that it holds.
+            # A process with contexts of both kinds is in both lists, with all its memory in each.
             used[process.pid] = max(used.get(process.pid, 0), process.usedGpuMemory or 0)
     return used
 
@@ -366,7 +365,7 @@ def _process_name(pid: int) -> str:
 
 
 def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What NVML answers, None where this driver or device has no answer for us."""
+    """NVML's answer; None if this driver or device has none."""
     try:
         return function(*arguments)
     except (
@@ -374,8 +373,8 @@ def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
         nvml.NVMLError_NotFound,
         nvml.NVMLError_FunctionNotFound,
         nvml.NVMLError_NoPermission,
-        nvml.NVMLError_Unknown,  # what WSL2 says of questions that it does not know
-        nvml.NVMLLibraryMismatchError,  # drivers before R510, of questions with a version
+        nvml.NVMLError_Unknown,  # from WSL2 for unknown functions
+        nvml.NVMLLibraryMismatchError,  # from drivers before R510 for functions with a version
     ):
         return None
 

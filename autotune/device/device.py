@@ -1,4 +1,4 @@
-"""What a device is: capacity, memory in use, other users."""
+"""The interface of a device: capacity, memory in use, other users."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class DeviceInfo:
     """One device that a rank may use."""
 
     index: int
-    """Position among the chosen devices: the local rank that gets it."""
+    """Position among the chosen devices, which is its local rank."""
     uuid: str
     """Stable name: NVML's UUID, "cpu" on the CPU."""
     name: str
@@ -35,25 +35,25 @@ class BusyProcess:
 
 @dataclass(frozen=True)
 class EnergyCounters:
-    """Where ranks read what the devices use."""
+    """Counters by which ranks read the energy of devices."""
 
     at: str = ""
-    """`Start.energy`: "nvml" or RAPL's folder; empty where nothing can be read."""
+    """`Start.energy`: "nvml" or RAPL's folder; empty without readable counters."""
     lack: str = ""
-    """Why nothing can be read there, in words."""
+    """Why there are no readable counters, in words."""
     counters: tuple[Counters, ...] = ()
-    """The same, read by this process: one for each device, or that of the host."""
+    """The counters for this process: one for each device, or that of the host."""
 
 
 class Device(Protocol):
-    """What the study asks of the devices. Sizes in bytes, one entry per chosen device."""
+    """The devices of a study. Sizes are in bytes, with one entry per chosen device."""
 
     kind: Literal["cpu", "cuda"]
     infos: tuple[DeviceInfo, ...]
     why: str
-    """How it came to be chosen, for people."""
+    """Why it was chosen, to show."""
     remark: str
-    """What people have to know of that choice; mostly empty."""
+    """A remark on that choice to show; mostly empty."""
 
     def in_use_bytes(self) -> tuple[int, ...]:
         """Memory in use now on each device, whoever holds it."""
@@ -64,15 +64,15 @@ class Device(Protocol):
         ...
 
     def rank_environment(self, world_size: int) -> dict[str, str]:
-        """Environment variables that every rank needs to find its device and its threads."""
+        """Environment variables of every rank for its device and its threads."""
         ...
 
     def energy(self) -> EnergyCounters: ...
 
     def shares(self, groups: int, ranks: int) -> Sequence[Device]:
-        """What is for each of so many `groups` of so many ranks, that run at once."""
+        """The devices of each of `groups`, with so many ranks each, that run at once."""
         ...
 
     def fingerprint(self) -> dict[str, Any]:
-        """Names, capacities and driver: what must be equal for two measurements to compare."""
+        """Names, capacities and driver, which must be equal to compare two measurements."""
         ...

@@ -1,4 +1,4 @@
-"""Whether somebody else uses a device."""
+"""A check whether somebody else uses a device."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from autotune.units import gib
 
 BUSY_SHARE = 0.05
 BUSY_BYTES = 2 * 2**30
-"""Others may hold the larger of this share of a device and of so much before a study refuses to
-start on it: a desktop takes 6 % of a small card."""
+"""A study refuses to start if others hold more than `BUSY_SHARE` of a device and more than this. A
+desktop takes 6 % of a small card."""
 
 
 def check_idle(device: Device, allow_busy: bool) -> None:
-    """Refuse a device that somebody else uses: neither its memory nor its time would be ours.
+    """Refuse a device that somebody else uses: memory and time would not be ours.
 
     Raises:
         UsageError: others hold more of a chosen device than they may, and `allow_busy` is off.
@@ -29,7 +29,7 @@ def check_idle(device: Device, allow_busy: bool) -> None:
 
 
 def busy(info: DeviceInfo, processes: Sequence[BusyProcess], in_use_bytes: int) -> str:
-    """Who uses a device so much that no study may begin, and what to do; empty for nobody."""
+    """Who uses a device too much for a study, and a remedy; empty for nobody."""
     theirs = [process for process in processes if process.device_index == info.index]
     holders = _holders(info, theirs, in_use_bytes)
     if not holders:

@@ -1,4 +1,4 @@
-"""GPUs that are not here, for plans."""
+"""Imagined GPUs, for plans."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from autotune.device.device import BusyProcess, DeviceInfo, EnergyCounters
 
 
 class ImaginedDevice:
-    """So many of one card, which nobody else uses. Nothing can run on it."""
+    """Some GPUs of one card, which nobody else uses. Nothing can run on it."""
 
     kind: Literal["cpu", "cuda"] = "cuda"
     why = "--gpus"
@@ -35,7 +35,7 @@ class ImaginedDevice:
         return {}
 
     def shares(self, groups: int, ranks: int) -> list[ImaginedDevice]:
-        """It, as often."""
+        """The same device for each group."""
         return [self] * groups
 
     def energy(self) -> EnergyCounters:

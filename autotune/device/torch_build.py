@@ -1,4 +1,4 @@
-"""The torch that ranks of this machine import, found without an import of it."""
+"""The torch that ranks of this machine import, found without importing it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _WHEELS = (12060, 12080, 13000)
-"""The CUDA versions that torch's wheels come for, as NVML counts them. Source: pytorch.org."""
+"""The CUDA versions of torch's wheels, in NVML's form. Source: pytorch.org."""
 _WHERE = "https://download.pytorch.org/whl"
 
 
 @dataclass(frozen=True)
 class TorchBuild:
-    """A torch that is installed, and what it was built for."""
+    """An installed torch and its CUDA version."""
 
     version: str
     cuda: str
-    """"13.0"; empty where it is built without."""
+    """E.g. "13.0"; empty if it is built without CUDA."""
     hip: bool
     site: Path
-    """The folder of packages that it lies in."""
+    """Its folder of packages."""
 
 
 def torch_build() -> TorchBuild | None:
-    """This interpreter's torch; None where there is none."""
+    """This interpreter's torch; None if there is none."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None

@@ -1,1 +1,1 @@
-"""Who carries probes out: ranks here, agents elsewhere, scripts, recordings."""
+"""Carries probes out: with ranks here, agents elsewhere, scripts or recordings."""

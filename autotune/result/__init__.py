@@ -1,1 +1,1 @@
-"""Which candidate won, and best.json, which says so."""
+"""The choice of the winner, and best.json, which has it."""

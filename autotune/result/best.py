@@ -1,7 +1,7 @@
-"""best.json: the document that says which candidate won, as a dataclass that reads and writes it.
+"""best.json: the document with the winner, as a dataclass that reads and writes it.
 
 Its names are a contract: scripts and exports rely on them. A new field needs a default; none
-changes its name or meaning. What is written and what is read is checked against the types here.
+changes its name or meaning. Types are checked on writing and on reading.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Ceiling = Annotated[float, Meta(gt=0, le=1)]
 
 Phase = Literal["train", "rollout", "evaluate", "save"]
 PHASES: tuple[Phase, ...] = ("train", "rollout", "evaluate", "save")
-"""What a script does in a run."""
+"""The phases of a script's run."""
 
 MOST_BYTES = 16 * 2**20
 UNKNOWN = "unknown"
@@ -49,9 +49,9 @@ FINALS = "finals"
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Batching, Settings, Shape):
-    """A configuration that was measured: values on all axes, and what is the same in a study.
+    """A measured configuration: values on all axes, and the study's common settings.
 
-    Of a script, `optimizer` has the classes that were seen to step, or `UNKNOWN`.
+    A script's `optimizer` has the classes that were seen to step, or `UNKNOWN`.
     """
 
     model: Annotated[str, Meta(min_length=1)]
@@ -64,10 +64,10 @@ class Config(Batching, Settings, Shape):
     nodes: Positive = 1
     """Number of machines."""
     data_parallel: Positive | None = None
-    """Number of replicas, each with data of its own. Fewer than ranks where ranks of a script
-    split the model or its sequences. None, in older files, means all ranks."""
+    """Number of replicas, each with data of its own. Fewer than ranks if ranks of a script split
+    the model or its sequences. None, in older files, means all ranks."""
     degrees: dict[str, Positive] | None = None
-    """Degrees of parallelism that a script was seen to have: dp, tp, pp or cp, where above 1."""
+    """Degrees of parallelism that were seen of a script: dp, tp, pp or cp, if above 1."""
     grad_accum: Positive
     global_batch_samples: Positive
     global_batch_tokens: Positive
@@ -84,7 +84,7 @@ class Config(Batching, Settings, Shape):
 
     @property
     def has_samples_alone(self) -> bool:
-        """Whether it is of a user's function, and a sample is one token."""
+        """Whether the model is a user's function, whose samples count as one token."""
         return self.model.startswith("factory:") and self.seq_len == 1
 
     @property
@@ -94,8 +94,8 @@ class Config(Batching, Settings, Shape):
 
     @property
     def splits(self) -> dict[str, int] | None:
-        """Degrees of tp, pp and cp: those that were seen, or else asked for; None where ranks
-        share a model in a way that neither explains."""
+        """Degrees of tp, pp and cp: seen ones, else requested ones. None if neither explain how
+        ranks share the model."""
         seen = {name: (self.degrees or {}).get(name, 1) for name in ("tp", "pp", "cp")}
         for found in (seen, {name: getattr(self, name) for name in seen}):
             if self.replicas * math.prod(found.values()) == self.world_size:
@@ -127,10 +127,10 @@ class Config(Batching, Settings, Shape):
 
     @property
     def workload(self) -> Workload:
-        """What was asked of every candidate, as this one had it.
+        """The study's workload, as this configuration had it.
 
         Raises:
-            ValueError: best.json was written by a version that did not keep the vocabulary.
+            ValueError: an older version wrote best.json, without the vocabulary.
         """
         if self.vocab_size is None:
             raise ValueError("best.json does not say vocab_size")
@@ -147,7 +147,7 @@ class Config(Batching, Settings, Shape):
 
 
 class StepTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Median of the seconds that a step takes, and its 95 % interval."""
+    """Median seconds of a step, and its 95 % interval."""
 
     median: Rate
     low: Rate
@@ -156,7 +156,7 @@ class StepTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PeakBytes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The largest over ranks; `host` is the sum over a host's ranks."""
+    """The largest peaks over ranks; `host` is the sum over a host's ranks."""
 
     device: Count
     reserved: Count
@@ -170,9 +170,9 @@ class PhaseTook:
 
     peak_bytes: PeakBytes
     seconds: float | None = None
-    """Of all times together; None of training."""
+    """Sum over all occurrences; None for training."""
     count: Count | None = None
-    """How often it was seen; None of training."""
+    """Number of occurrences; None for training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,44 +183,44 @@ class Measured:
     samples_per_s: Rate
     model_flops_per_s: Rate
     step_s: StepTime
-    """One optimizer step of the real schedule, the slowest rank's."""
+    """An optimizer step of the real schedule, on the slowest rank."""
     peak_bytes: PeakBytes
     share_of_capacity: Share
     headroom_bytes: Count | None = None
     """Bytes between the peak and the ceiling."""
     disturbed_share: float | None = None
     kernels: str | None = None
-    """That computed attention."""
+    """The kernels that computed attention."""
     compile_s: float | None = None
-    """What compiling took before the first step; None where nothing was compiled."""
+    """Seconds of compiling before the first step; None if nothing was compiled."""
     compilations: int | None = None
-    """How often something was compiled in that time."""
+    """Number of compilations in that time."""
     spread_s: float | None = None
-    """Of each step, that compiling all shapes of a mix takes, spread over its `run_steps`. Rates
-    have it, and `step_s` has not."""
+    """Seconds a step for compiling all shapes of a mix, spread over its `run_steps`. Rates
+    include it, `step_s` does not."""
     tokens: Literal["seen", "claimed"] | None = None
-    """Where the number of tokens is from: of a script, the batches that were seen, or what it was
-    asked for."""
+    """Source of a script's number of tokens: seen batches, or the request."""
     waiting_share: Share | None = None
-    """Of a script's step, that waits for data."""
+    """Share of a script's step that waits for data."""
     rows: Positive | None = None
-    """That a script's model gets of each sample; None where it is one."""
+    """Rows of each sample that a script's model gets; None for one."""
     joules_per_token: Rate | None = None
-    """Of all devices, in the timed steps; on the CPU the host's processors, whoever used them."""
+    """Energy of all devices in the timed steps. On the CPU it is the host's processors', with all
+    programs."""
     real_share: Ceiling | None = None
-    """Of the tokens of a batch, that are no padding; None where all samples have one length. Steps
-    and rates, which count no padding, are those of the mix of lengths: expected ones where the
-    longest alone was measured, as in a cell that is not confirmed."""
+    """Share of a batch's tokens that are no padding; None if all samples have one length. Steps
+    and rates are those of the mix of lengths, and count no padding. They are expected values if
+    only the longest samples were measured, as in a cell that is not confirmed."""
     bucket_lengths: tuple[Positive, ...] | None = None
-    """That batches are padded to the next of, with `buckets`."""
+    """With `buckets`, the lengths to which batches are padded."""
     phases: dict[Phase, PhaseTook] | None = None
-    """Peaks in each phase, where a script was seen to do more than train. `peak_bytes` has the
-    largest of all."""
+    """Peaks by phase, if a script was seen to do more than train. `peak_bytes` has the largest of
+    all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BestLimits:
-    """What a configuration may use, per device and on the host."""
+    """Memory limits of a configuration, per device and on the host."""
 
     capacity_bytes: Positive
     ceiling: Ceiling
@@ -255,18 +255,18 @@ class Sure:
     """How sure it is that the configuration is the fastest of those that fitted."""
 
     best: Share
-    """Probability that it is."""
+    """Probability that it is the fastest."""
     within_1_percent: Share
-    """Probability that it is, or is within 1 % of it."""
+    """Probability that it is at most 1 % slower than the fastest."""
     next: Config | None = None
-    """What is most likely to be the fastest if it is not."""
+    """The likeliest fastest one beside it."""
     next_best: Share | None = None
-    """Probability that `next` is; None without one."""
+    """Probability that `next` is the fastest; None without `next`."""
 
 
 @dataclass(frozen=True)
 class PeakErrors:
-    """How far measured peaks were from what was predicted just before, as shares of them."""
+    """Errors of predictions just before measurements, as shares of the measured peaks."""
 
     peak_median_error: float | None
     trials: int
@@ -274,36 +274,36 @@ class PeakErrors:
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """What a longer run of the winner came to."""
+    """The result of a longer run of the winner."""
 
     passed: bool
     """Whether it was as fast, within 3 % (5 % on the CPU), and stayed under the ceiling."""
     steps: Count
-    """Of the run, or before it ran out of memory."""
+    """Steps of the run, or before it ran out of memory."""
     tokens_per_s: Rate | None
-    """At the median of its steps; None where it ran out of memory."""
+    """Tokens/s at the median step; None if it ran out of memory."""
     share_of_measured: Rate | None
-    """Of the tokens/s that the study measured."""
+    """`tokens_per_s` as a share of the study's."""
     quarters: list[float]
     """Tokens/s of each quarter of the steps."""
     peak_bytes: Count | None
-    """None where it ran out of memory, as nobody knows what it needs."""
+    """None if it ran out of memory, since its peak is then unknown."""
     limit_bytes: Count
     alloc_retries: Count
     growth_bytes_per_100_steps: float | None
-    """Of what is held between steps; None of a script, in which nobody looks at that."""
+    """Growth of the memory that is held between steps; None for a script."""
     cannot_tell: str | None = None
-    """Why it was slower, where that may have been the machine's noise alone; None else."""
+    """Why the machine's noise may explain a slower run; else None."""
     ran_out: str | None = None
-    """Where it ran out of memory; None else."""
+    """Where it ran out of memory; else None."""
     other_hardware: str | None = None
     """How the devices differ from those of the study."""
     faster: bool = False
     """Whether every quarter was faster than the noise of the study's measurements explains."""
     peak_in: Phase | None = None
-    """The phase of a script whose peak was above training's."""
+    """The phase of a script with a peak above training's."""
     unseen: tuple[Phase, ...] | None = None
-    """As in the result, of this run."""
+    """As `Best.unseen`, of this run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,16 +312,16 @@ class Best:
 
     schema_version: Annotated[int, Meta(ge=1, le=1)] = 1
     device: Literal["emulated"] | None = None
-    """Set where nothing was timed: memory was weighed on emulated GPUs, and time is modelled."""
+    """Set if memory was weighed on emulated GPUs, and time is modelled."""
     confirmed: bool
-    """Whether it was measured again in fresh groups, was ok each time, and its speeds agreed."""
+    """Whether its finals in fresh groups were ok each time, and their speeds agreed."""
     config: Config
     measured: Measured
     limits: BestLimits
     objective: Objective
     dtypes: dict[str, Held] | None = None
-    """What the engine holds, computes and sends between ranks in which dtype; of a script's own
-    engine nothing is known."""
+    """Dtypes in which the engine holds, computes and sends between ranks; unknown for a script's
+    own engine."""
     sure: Sure | None = None
     repeats: Repeats | None = None
     unconfirmed: Unconfirmed | None = None
@@ -329,23 +329,23 @@ class Best:
     cells: Annotated[tuple[Cell, ...], Meta(min_length=1)]
     ties: tuple[Tie, ...]
     pareto: tuple[Tie, ...] = ()
-    """Nothing else that fits is both faster and takes less energy; the fastest first."""
+    """The Pareto front of speed and energy among configurations that fit; the fastest first."""
     same_batch: tuple[Cell, ...] = ()
     """The best of every micro_batch at the depth, length and global batch of `config`."""
     update_share: Share | None = None
-    """Of a step, what the optimizer's update takes, which a larger batch would share out; None
-    where no two accumulations of `config` were measured."""
+    """Share of the optimizer's update in a step; a larger batch makes it smaller. None unless two
+    accumulations of `config` were measured."""
     trials: dict[str, Count]
     """Trials of the search by verdict, and the number of `FINALS`."""
     candidates: Positive | None = None
-    """All candidates of the search, whether it tried them or not."""
+    """Number of candidates of the search, tried or not."""
     prediction: PeakErrors | None = None
     verified: Verified | None = None
     unseen: tuple[Phase, ...] | None = None
-    """What a script was not seen to do in the runs of `config`; None of models, which only
-    train, and of recordings."""
+    """Phases of a script that were not seen in the runs of `config`; None for models, which only
+    train, and for recordings."""
     length_mix: LengthMix | None = None
-    """Lengths of the samples that it was measured on; None where all are of config.seq_len."""
+    """Lengths of the measured samples; None if all have config.seq_len."""
     exports: dict[str, dict[str, Any]]
     """Name of a tool to its configuration, exactly as it was probed."""
     fingerprint: dict[str, Any]
@@ -356,7 +356,7 @@ class Best:
 
     @property
     def untried(self) -> int | None:
-        """Candidates without a trial; None where a result does not say how many there were."""
+        """Number of candidates without a trial; None if `candidates` is unknown."""
         tried = sum(count for name, count in self.trials.items() if name != FINALS)
         return None if self.candidates is None else max(0, self.candidates - tried)
 
@@ -377,7 +377,7 @@ class Best:
 
     @property
     def tokens_per_step(self) -> float:
-        """Mean tokens of a step without padding; of a script, those that were seen."""
+        """Mean tokens of a step without padding; for a script, the tokens that were seen."""
         if self.command is not None:
             return self.measured.tokens_per_s * self.measured.step_s.median
         rows = self.config.global_batch_samples
@@ -398,8 +398,8 @@ class Best:
 
     @property
     def known(self) -> set[str] | None:
-        """Fields of `config` that a script was told, or was seen to have; None of other models, of
-        which all are known."""
+        """Fields of `config` that a script was told, or was seen to have; None for other models:
+        all are known."""
         if self.command is None:
             return None
         options = self.provenance.get("options")
@@ -437,7 +437,7 @@ class Best:
 
     @property
     def lora(self) -> Lora | None:
-        """The adapters that were trained; None where the whole model was."""
+        """The adapters that were trained; None for a whole model."""
         options = self.provenance.get("options")
         given = options.get("lora") if isinstance(options, dict) else None
         return msgspec.convert(given, Lora) if isinstance(given, dict) else None
@@ -449,7 +449,7 @@ class Best:
         return part
 
     def to_json(self) -> dict[str, Any]:
-        """What `write` writes, as JSON types."""
+        """The content as JSON types."""
         document: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(self)))
         return document
 
@@ -457,8 +457,8 @@ class Best:
         """Write it to `path` whole or not at all: a reader never sees a part of it.
 
         Raises:
-            ValueError: a field has another type or value than declared, or holds a number that
-                JSON has no word for; the message names its path.
+            ValueError: a field has another type or value than declared, or is not finite; the
+                message names its path.
         """
         document = self.to_json()
         _checked(document)
@@ -466,10 +466,11 @@ class Best:
 
     @classmethod
     def read(cls, path: Path) -> Best:
-        """What `write` wrote to `path`; fields that this version does not know are passed over.
+        """The content of `path`; unknown fields are ignored.
 
         Raises:
-            UsageError: it cannot be read, or a field has another type or value than declared.
+            UsageError: the file cannot be read, or a field has another type or value than
+                declared.
         """
         try:
             if path.stat().st_size > MOST_BYTES:
@@ -509,13 +510,13 @@ def _values(name: str, axis: Axis) -> dict[str, Any]:
 
 
 def _is_required(axis: str) -> bool:
-    """Whether every configuration has to say it; others are plain where they are missing."""
+    """Whether every configuration must have it; other axes are plain if they are missing."""
     return AXES[axis].always or axis == "optimizer"
 
 
 def _checked(document: Any) -> Best:
     """`document` as declared. Raises ValueError, which names the path of a wrong field."""
-    # msgspec says it of declared fields alone.
+    # msgspec checks this only for declared fields.
     for where in _not_finite(document, "$"):
         raise ValueError(f"best.json: {where} is not a finite number")
     found = msgspec.convert(document, Best)
@@ -544,7 +545,7 @@ def _configs(value: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _check_config(where: str, config: dict[str, Any]) -> None:
-    """Raises ValueError where an axis has none of its values, or the engine is unknown."""
+    """Raises ValueError if an axis has an impossible value, or the engine is unknown."""
     if config["engine"] not in ENGINES:
         raise ValueError(f"{where}.engine: {config['engine']!r:.80} is none of {[*ENGINES]}")
     for name, axis in AXES.items():
@@ -563,7 +564,7 @@ def _check_config(where: str, config: dict[str, Any]) -> None:
 
 
 def _check_sums(best: Best) -> None:
-    """Raises ValueError where numbers that say the same differ: somebody changed one of them."""
+    """Raises ValueError if numbers contradict each other: somebody changed one of them."""
     config = best.config
     samples = config.micro_batch * config.grad_accum * config.replicas
     pairs: dict[str, tuple[Any, int]] = {

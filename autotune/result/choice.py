@@ -1,4 +1,4 @@
-"""Which candidate won: a pure function of finished records."""
+"""The choice of the winner: a pure function of finished records."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ from autotune.wire.stopping import Interval
 
 MAX_TIE = 0.01
 """Candidates that are slower than the fastest by more than this share are not tied, however noisy
-it was. Less memory is not worth more speed."""
+the measurements are. Less memory is not worth more speed."""
 CLEAR_MARGIN = 0.1
-"""How much faster, interval to interval, an unconfirmed candidate must be to win over a confirmed
-one. Finals come last, on a warm machine, and of what looked best once a part was luck: they come
-out slower than the search, by 1 to 12 % in results/samples. Intervals this far apart are more.
-Where probes of one candidate spread by more than half of that, more is asked."""
+"""An unconfirmed candidate must be faster by this share, interval to interval, to win over a
+confirmed one. Finals are slower than the search, by 1 to 12 % in results/samples: they come last,
+on a warm machine, and the best looked best partly by luck. The margin grows if probes of one
+candidate spread by more than half of it."""
 AGREE, MOST_AGREE = 0.15, 0.25
-"""Measurements of one candidate agree if they differ by no more than the first share; or, up to
-the second, than two standard deviations of its study's finals. The first covers what finals lack
-of the search."""
+"""Measurements of one candidate agree if they differ by at most the first share. Noisy studies
+allow two standard deviations of their finals, up to the second share. The first covers the usual
+difference of finals and search."""
 
 NOISY = 0.05
-"""If probes of one candidate differ by this share, candidates within the same share of the best
-are tied, beyond `MAX_TIE`."""
+"""If probes of one candidate differ by this share, so may tied candidates, beyond `MAX_TIE`."""
 FEWEST_PAIRS = 2
 """The fewest pairs of finals of one candidate from which noise is estimated."""
 EQUAL = 0.01
@@ -40,16 +39,16 @@ EQUAL = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class Certainty:
-    """How sure it is, by all measurements, that a candidate is what it is taken for."""
+    """How sure it is, by all measurements, that a candidate is the best."""
 
     best: float
     """Probability that it is the best of those that fitted."""
     equal: float
-    """Probability that it is, or is within `EQUAL` of it."""
+    """Probability that it is the best, or is within `EQUAL` of it."""
     next: Candidate | None
-    """The candidate that is most likely the best if this one is not."""
+    """The likeliest best one beside it."""
     next_best: float = 0.0
-    """Probability that this one is the best."""
+    """Probability that `next` is the best."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +56,7 @@ class Repeats:
     """The spread of single finals of one candidate."""
 
     differ: float
-    """Median over all pairs, as a share of the slower one's step time; under 1."""
+    """Median difference over all pairs, as a share of the slower one's step time; under 1."""
     pairs: int
 
     @property
@@ -84,7 +83,7 @@ MEASURED_UNCONFIRMED: tuple[Unconfirmed, ...] = (
     "its measurements differ",
     "other finals were slower",
 )
-"""Where finals contradict it: more of them may confirm it."""
+"""Reasons that more finals may remove."""
 UNCONFIRMED: dict[Unconfirmed, str] = {
     "no finals": "it was not measured again in fresh processes",
     "its finals failed": "one of its finals failed",
@@ -92,25 +91,23 @@ UNCONFIRMED: dict[Unconfirmed, str] = {
     "other finals were slower": "finals of others were much slower, and it had none",
     "emulated GPUs": "nothing was timed on emulated GPUs",
 }
-"""The same as the end of a sentence."""
+"""The reasons as ends of sentences."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The result of a study. One pooled `Record` stands for a candidate that was measured several
-    times."""
+    """The result of a study. One pooled `Record` stands for all measurements of a candidate."""
 
     record: Record
     confirmed: bool
-    """Whether finals confirmed it: fresh groups, ok every time, whose speeds agree with each other
-    and with the search (`agree`)."""
+    """Whether finals in fresh groups were ok every time, and speeds agree (`agree`)."""
     ties: tuple[Record, ...]
     """Others within the noise of the fastest, fastest first; they need no less memory."""
     cells: tuple[Record, ...]
     """The best of every (depth, seq_len) in which anything fits, ascending."""
     pareto: tuple[Record, ...] = ()
-    """Candidates that fit and have no rival that is both faster and more frugal; the fastest
-    first. Empty if energy is unknown."""
+    """The Pareto front of speed and energy among candidates that fit; the fastest first. Empty if
+    energy is unknown."""
     same_batch: tuple[Record, ...] = ()
     """If the global batch is given: the best of every micro_batch in the cell of `record`."""
     certainty: Certainty | None = None
@@ -124,20 +121,18 @@ def winner(
     objective: Objective,
     believed: Callable[[Candidate], float] | None = None,
 ) -> Choice | None:
-    """The best of `records`; None where no candidate fits.
+    """The best of `records`; None if no candidate fits.
 
-    `believed` is what all measurements together say of a candidate's value; without it each
-    stands for itself. No belief overrules a difference between finals that is larger than what
-    probes of one candidate differ by.
+    `believed` is a candidate's value by all measurements together; without it each record stands
+    for itself. A belief cannot overrule finals that differ by more than the noise.
 
-    Candidates with finals come first. One without wins only if there is none of them, or if it
-    is clearly faster than the best of them, and believed to be: then something was wrong with the
-    finals. Where lengths differ, only finals ran the mix of them, and what the search expects is
-    no match.
+    Candidates with finals come first. Another one wins if there are none, or if it is clearly
+    faster, measured and believed: then something was wrong with the finals. If lengths differ, it
+    never wins: only finals ran the mix.
     """
     records = list(records)
     standing = _standing(records, workload)
-    # One that was stopped early fits as well, and is all there is where the others failed finals.
+    # Candidates that were stopped early fit, too. They are the last resort.
     measured = [r for r in standing if r.outcome.verdict is Verdict.OK] or standing
     if not measured:
         return None
@@ -194,8 +189,8 @@ def winner(
 
 
 def _with_phases(record: Record, launches: Sequence[Record]) -> Record:
-    """`record`, with the phases of its `launches` for these. It was chosen without them: not every
-    candidate has such a launch."""
+    """`record`, with the phases of its `launches` for phases. Not every candidate has such a
+    launch, so the choice does without them."""
     each = [r.outcome.phases for r in launches if r.candidate == record.candidate]
     if not each:
         return record
@@ -208,8 +203,8 @@ def _with_phases(record: Record, launches: Sequence[Record]) -> Record:
 
 
 def repeats_in(records: Iterable[Record]) -> Repeats | None:
-    """The spread of finals. Probes of the search do not count: they are faster by a bias. None if
-    there are too few."""
+    """The spread of finals; None if there are too few. Probes of the search do not count: they are
+    faster by a bias."""
     steps: defaultdict[Candidate, list[float]] = defaultdict(list)
     for record in records:
         if record.purpose == "final" and record.outcome.verdict is Verdict.OK:
@@ -221,9 +216,12 @@ def repeats_in(records: Iterable[Record]) -> Repeats | None:
 
 
 def agree(records: Sequence[Record], workload: Workload, repeats: Repeats | None) -> bool:
-    """Whether the finals of one candidate, if its `records` have any, agree with each other, and
-    with its search unless lengths differ. `repeats` are its study's. A search that was slower than
-    two finals that agree was disturbed, and does not count."""
+    """Whether one candidate's finals agree with each other, and with its search unless lengths
+    differ.
+
+    `repeats` are its study's. A search that was slower than two agreeing finals was disturbed, and
+    does not count.
+    """
     seen: dict[str, list[float]] = {"final": [], "search": []}
     for record in records:
         if record.outcome.verdict is Verdict.OK and record.purpose in seen:
@@ -234,7 +232,7 @@ def agree(records: Sequence[Record], workload: Workload, repeats: Repeats | None
     if not finals:
         return True
     middle = statistics.median(finals)
-    apart = 2 * statistics.median(abs(each - middle) for each in finals)  # of two: the difference
+    apart = 2 * statistics.median(abs(each - middle) for each in finals)  # if two: the difference
     slower = [middle - each if len(finals) > 1 else abs(middle - each) for each in searched]
     return max([apart, *slower]) <= most
 
@@ -242,10 +240,10 @@ def agree(records: Sequence[Record], workload: Workload, repeats: Repeats | None
 def pool(rounds: Sequence[Record], workload: Workload) -> Record:
     """One record for several rounds of one candidate; the first that is not ok stands for all.
 
-    Peaks are the largest of any round. The step time is the median of the rounds' medians, and its
-    interval reaches from the lowest to the highest bound of any round. That is wider than the
-    interval of all steps taken together, on purpose: steps of one process share their memory
-    layout, clocks and neighbours, so what differs between processes shows only between rounds.
+    Peaks are the largest of any round. The step time is the median of the rounds' medians. Its
+    interval reaches from the lowest to the highest bound of any round. It is wider than that of
+    all steps together, on purpose. Steps of one process share memory layout, clocks and
+    neighbours, so differences between processes show only between rounds.
     """
     first = rounds[0]
     for record in rounds:
@@ -289,11 +287,10 @@ def _standing(records: Iterable[Record], workload: Workload) -> list[Record]:
 
 
 def _stands(records: list[Record], workload: Workload) -> Record | None:
-    """The fullest measurement of one candidate: its finals, else its search; None: it has none.
+    """The fullest measurement of one candidate: its finals, else its search; None without any.
 
-    Running out of memory once overrules every time that it did not. Any other failure of a final
-    round may be the end of the budget, and leaves what the search measured, unconfirmed. A skipped
-    round never ran and says nothing.
+    One out-of-memory error overrules all other records. Another failure of a final may be the end
+    of the budget: the search's measurement stays, unconfirmed. A skipped round says nothing.
     """
     if any(r.outcome.verdict.bounds_memory for r in records):
         return None
@@ -336,8 +333,9 @@ def _select_final(
     repeats: Repeats | None,
     rounds: Mapping[Candidate, int],
 ) -> tuple[Record, tuple[Record, ...]]:
-    """`_select` among `finals`. One that is slower than another by more than the noise, a standard
-    error of their difference, cannot win. One that is faster than the winner is tied with it."""
+    """`_select` among `finals`. The noise is the standard error of a difference. A candidate that
+    is slower than another by more cannot win. One that is faster than the winner is tied with
+    it."""
     leader = max(finals, key=measured)
     spread = repeats.spread if repeats is not None else 0.0
 
@@ -358,8 +356,8 @@ def _select_final(
 
 
 def _noise(one: Measurement, other: Measurement) -> float:
-    """The share by which two tied candidates may differ: the two half widths, added as variances,
-    and at most `MAX_TIE`."""
+    """The share by which two tied candidates may differ: their half widths, added as variances; at
+    most `MAX_TIE`."""
     return min(math.hypot(one.step.half_width, other.step.half_width), MAX_TIE)
 
 
@@ -379,11 +377,10 @@ def _best_of_each(
     best: Record,
     value: Callable[[Record], float],
 ) -> tuple[Record, ...]:
-    """The best of those that have the same of `what`, ascending in it; where the winner is one of
-    them that is the winner, whatever tied with it.
+    """The best record for each value of `what`, ascending. The overall winner is best in its own.
 
-    Elsewhere the fastest wins, without the noise: where probes were stopped early the intervals
-    are so wide that nearly everything would tie.
+    Elsewhere the fastest wins, without regard to noise: intervals of probes that were stopped
+    early are so wide that nearly everything would tie.
     """
     ordered = sorted(among, key=value)
     found = {what(r.candidate): r for r in [*ordered, best]}
@@ -400,9 +397,9 @@ def _same_batch(
 
 
 def _pareto(measured: list[Record], objective: Objective) -> tuple[Record, ...]:
-    """The Pareto front of the work that is done in a second and for a joule.
+    """The Pareto front of work per second and work per joule.
 
-    Work is what the objective counts: tokens would always prefer the shallowest model.
+    The objective defines the work: tokens would always prefer the shallowest model.
     """
     counted: Objective = "tokens_per_s" if objective == "tokens_per_joule" else objective
     known = [

@@ -35,12 +35,12 @@ class Earlier:
     workload: Workload
     seen: list[EarlierProbe]
     timed: bool = True
-    """Whether its times are of the same devices: those of emulated or other ones are not."""
+    """Whether its times are of the same devices, not of emulated or other ones."""
 
 
 def seen_in(records: Sequence[Record]) -> list[EarlierProbe]:
-    """The last measurement of each candidate of `records`, which are in the order of time. A final
-    is later than its search."""
+    """The last measurement of each candidate. `records` are in the order of time, so a final is
+    later than its search."""
     found: dict[Candidate, EarlierProbe] = {}
     for record in records:
         if (measured := record.outcome.measurement) is not None:
@@ -56,7 +56,7 @@ def seen_in(records: Sequence[Record]) -> list[EarlierProbe]:
 
 
 def points(space: Space, earlier: Sequence[Earlier]) -> list[Point]:
-    """The candidates of `space` in its order, then what earlier studies measured."""
+    """The candidates of `space` in its order, then those that earlier studies measured."""
     own = [(space.workload, candidate) for candidate in space.candidates]
     return [*own, *((study.workload, seen.candidate) for study, seen in each_seen(earlier))]
 

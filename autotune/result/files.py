@@ -1,4 +1,4 @@
-"""A study's folder: made, held by one process at a time, its files written whole or not at all."""
+"""A study's folder: one process at a time holds it, and writes files whole or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autotune.errors import UsageError
 LOCK = "lock"
 MANIFEST = "manifest.json"
 RESULTS = Path("results")
-"""The folder of studies whose folder nobody named."""
+"""The default folder of studies."""
 OURS = ".autotune"
 """Marks a folder that autotune made for studies: its studies are the user's own."""
 LOOKS, LOOK_S = 5, 0.01
@@ -54,9 +54,9 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Keeps every other study out of `folder`. What a process held that died, is free.
+    """Keep every other study out of `folder`. The kernel frees the lock of a dead process.
 
-    The kernel keeps the lock; the file says whose it is.
+    The lock's file says which process holds it.
 
     Raises:
         UsageError: a process holds it already.
@@ -67,7 +67,7 @@ def hold(folder: Path) -> Iterator[None]:
         yield
         return
     with held as file:
-        with suppress(OSError):  # a full disk: it is held all the same
+        with suppress(OSError):  # a full disk: the lock holds all the same
             file.truncate(0)
             file.write(f"{os.getpid()} {socket.gethostname()}\n".encode())
         try:
@@ -84,7 +84,7 @@ def is_held(folder: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # nobody ever held it, or the file system has no locks
+    except OSError:  # there is no lock, or the file system has no locks
         return False
     return False
 
@@ -102,7 +102,7 @@ def _locked(path: Path) -> FileIO | None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if looks < LOOKS:  # it may be one who only looks (`is_held`)
+            if looks < LOOKS:  # another process may only look (`is_held`)
                 looks += 1
                 file.close()
                 time.sleep(LOOK_S)
@@ -119,7 +119,7 @@ def _locked(path: Path) -> FileIO | None:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return file
-        file.close()  # its last holder removed it just now
+        file.close()  # its last holder just removed it
 
 
 def default_folder(model: str, device_kind: str) -> Path:
@@ -129,10 +129,10 @@ def default_folder(model: str, device_kind: str) -> Path:
 
 
 def refuse_used_folder(folder: Path | None) -> None:
-    """Checks that `--out` names nothing that exists, or an empty folder.
+    """Check that `--out` names a new or an empty folder.
 
     Raises:
-        UsageError: a file, or a folder with something in it.
+        UsageError: it names a file, or a folder that is not empty.
     """
     if folder is None or not folder.exists():
         return
@@ -145,10 +145,9 @@ def refuse_used_folder(folder: Path | None) -> None:
 
 
 def create_folder(folder: Path, flag: str = "--out") -> Path:
-    """Creates `folder`, its parents too, and checks that files can be written in it.
+    """Create `folder` and its parents, and check that files can be written in it.
 
-    `flag` is what the user gave it by. A parent that did not exist is marked as `OURS`, but for
-    `RESULTS`.
+    `flag` is the user's flag for it. A new parent is marked as `OURS`, but for `RESULTS`.
 
     Raises:
         UsageError: it cannot be created or written in.
@@ -169,7 +168,7 @@ def create_folder(folder: Path, flag: str = "--out") -> Path:
 
 
 def is_ours(place: Path) -> bool:
-    """Whether studies in `place` are the user's own: it is `RESULTS`, or autotune made it for this
+    """Whether studies in `place` are the user's own. It is `RESULTS`, or autotune made it for this
     user."""
     with suppress(OSError):
         if place.resolve() == RESULTS.resolve():

@@ -1,4 +1,4 @@
-"""Whether a result was measured on the hardware that is here."""
+"""Compares the hardware of a result with this machine's."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from autotune.result.best import Best
 
 
 def other_hardware(best: Best, on: Device | None = None) -> str:
-    """How `on` differs from the hardware of `best`; empty if it does not. Without `on`, the
-    devices of this machine are compared, which may be one of several nodes."""
+    """How `on` differs from the hardware of `best`; empty if it does not. Without `on`, this
+    machine is compared, which may be one of several nodes."""
     kind, measured = best.device_kind, best.fingerprint.get("devices")
     if not isinstance(measured, dict):
         return "it does not say what it was measured on"

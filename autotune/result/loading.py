@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 class OtherHardwareError(UsageError):
-    """A result that was measured on other hardware than what is here."""
+    """A result was measured on other hardware than this machine's."""
 
 
 def load_best(path: str | Path, *, anywhere: bool = False) -> Best:
     """The result in `path`, a best.json or the folder of a study. Imports no torch.
 
-    `best.config.micro_batch` and its neighbours are what a training run takes over.
+    A training run takes over `best.config.micro_batch` and its neighbours.
 
-    Warns where the result is not confirmed.
+    Warns if the result is not confirmed.
 
     Raises:
         UsageError: there is no result that this version can read.
-        OtherHardwareError: it was measured on other devices, or another number of them is here
-            than it has ranks on a node; not where it is to be used `anywhere`.
+        OtherHardwareError: this machine has other devices, or another number of them than the
+            result has ranks on a node. Never raised with `anywhere`.
     """
     from autotune.result.best import Best
     from autotune.result.choice import UNCONFIRMED

@@ -46,9 +46,9 @@ def best_of(
     provenance: dict[str, Any],
     command: list[str] | None = None,
 ) -> Best:
-    """What best.json says of `choice`.
+    """The content of best.json for `choice`.
 
-    `records` are all of the study's; `trials` counts the search's by verdict, and its finals.
+    `records` are all of the study. `trials` counts those of the search by verdict, and the finals.
     """
     records = list(records)
     counts = Counter(r.outcome.verdict for r in records if r.purpose == "search")
@@ -99,8 +99,8 @@ def unmeasured(
     replicas: int | None = None,
     **provenance: Any,
 ) -> Best:
-    """The content of best.json if `candidate` were the winner, without measurements; so many
-    `replicas` share the global batch."""
+    """The content of best.json if `candidate` were the winner, without measurements. `replicas`
+    share the global batch."""
     nothing = Measured(
         tokens_per_s=0.0, samples_per_s=0.0, model_flops_per_s=0.0,
         step_s=StepTime(0.0, 0.0, 0.0, 0), peak_bytes=PeakBytes(0, 0, 0, 0), share_of_capacity=0.0,
@@ -125,8 +125,8 @@ def unmeasured(
 def _exports(
     candidate: Candidate, workload: Workload, device_kind: str, environment: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """What an engine was built from, by its package, and what the ranks' environment said to the
-    allocator of CUDA memory: the candidate's settings, or else the user's own."""
+    """The engine's configuration, by its package, and the ranks' settings of the CUDA allocator:
+    the candidate's, else the user's own."""
     engine, conf = engine_of(workload, candidate), candidate.alloc_conf
     config = engine.config(candidate, workload, device_kind)
     found = {str(engine.package): config} if config else {}
@@ -137,7 +137,7 @@ def _exports(
 
 
 def _prediction(records: Sequence[Record], *, of_script: bool) -> PeakErrors:
-    """Of a script, nothing is predicted before anything of it was measured."""
+    """Errors of predictions. A script has none before its first measurement."""
     errors = [
         abs(r.outcome.predicted_peak_bytes / r.outcome.measurement.peaks.device_bytes - 1)
         for r in sorted(records, key=lambda r: r.outcome.started_s)
@@ -152,7 +152,7 @@ def _prediction(records: Sequence[Record], *, of_script: bool) -> PeakErrors:
 def _sure(certainty: Certainty | None, space: Space, winner: Config) -> Sure | None:
     if certainty is None:
         return None
-    # What a script is not told is the same in all of them.
+    # Settings that a script is not told are the same in all candidates.
     same = {name: getattr(winner, name) for name, each in space.axes.items() if len(each) == 1}
     if _has_own_optimizer(space.workload):
         same["optimizer"] = winner.optimizer
@@ -192,8 +192,8 @@ def _cell(record: Record, space: Space, choice: Choice) -> Cell:
 def _config(
     candidate: Candidate, workload: Workload, ran: Ran | None = None, replicas: int | None = None
 ) -> Config:
-    """`candidate` as it was requested of so many `replicas`, or as it `ran`. A value that a script
-    is not told is 1 in it."""
+    """`candidate` as requested of `replicas`, or as it `ran`. Values that a script is not told
+    are 1."""
     length, batch = candidate.seq_len, candidate.micro_batch
     data_parallel = (ran and ran.data_parallel) or replicas or workload.replicas(candidate)
     if ran is None:
@@ -268,7 +268,7 @@ def unseen(phases: Mapping[str, InPhase]) -> tuple[Phase, ...]:
 
 
 def peak_phase(phases: Mapping[str, InPhase]) -> Phase | None:
-    """The phase with the largest peak; None where that is training."""
+    """The phase with the largest peak; None if that is training."""
     name = phase_of_peak(phases, "device_bytes", sys.maxsize)
     return _phase(name) if name not in ("", PHASES[0]) else None
 

@@ -1,1 +1,1 @@
-"""What people see of a study: the terminal, and the page of its report."""
+"""The display of a study: the terminal, and the page of its report."""

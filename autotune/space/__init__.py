@@ -1,5 +1,5 @@
-"""What can be measured: candidates, and what they share.
+"""Candidates, and the settings that they share.
 
-An axis of `ASKED_AXES` is in `Space.axes` only if the user asked for more than its plain value:
-Optuna sees no parameter that never changes.
+An axis of `ASKED_AXES` is in `Space.axes` only if the user asked for more than its plain value: so
+no parameter of Optuna is constant.
 """

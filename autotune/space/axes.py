@@ -1,7 +1,7 @@
 """The axes of the space: the fields of a candidate, and groups of them.
 
-A row is an option of the command line, a parameter of Optuna's trials, a placeholder of a script's
-command, a field of best.json, and a column of trials.csv and of recorded grids.
+A row is an option of the command line, and a parameter of Optuna's trials. It is a placeholder of
+commands, a field of best.json, and a column of trials.csv and of recorded grids.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from autotune.wire.settings import Axis, Depth, Level, Settings, row, rows
 
 @dataclass(frozen=True, kw_only=True)
 class Shape(Depth):
-    """The axes that memory grows along."""
+    """The axes along which memory grows."""
 
     seq_len: int = field(metadata=row(Axis(
         label="seq", level=Level.PROBE, always=True, metavar="INTS",
@@ -27,7 +27,7 @@ class Shape(Depth):
 
 @dataclass(frozen=True, kw_only=True)
 class Batching:
-    """The axes of samples of different lengths: how a batch is made of them."""
+    """The axes of batches from samples of different lengths."""
 
     pad_to_multiple: int = field(default=1, metadata=row(Axis(
         label="pad", level=Level.PROBE, quiet=True, metavar="INTS", example="8",
@@ -52,16 +52,16 @@ class Batching:
 AXES = rows(Shape) | rows(Settings) | rows(Batching)
 """By name, in the order in which they are shown."""
 MEMORY_AXES = tuple(rows(Shape))
-"""Memory grows along these, whatever the others are."""
+"""Axes along which memory always grows."""
 PADDING_AXES = ("pad_to_multiple", "buckets")
-"""The longest batch is the same, whatever these are."""
+"""Axes that do not change the longest batch."""
 OTHER_AXES = tuple(rows(Settings) | rows(Batching))
 ASKED_AXES = tuple(name for name, axis in AXES.items() if not axis.always)
 """Axes that a space has only if the user asks for more than the plain value."""
 SCRIPT_AXES = tuple(name for name, axis in AXES.items() if axis.of_script)
 """Axes that only a user's script has."""
 DEGREES = ("tp", "pp", "cp", "ep")
-"""Axes of numbers, by which the ranks of a script share a model, its sequences or its experts."""
+"""Axes of numbers: degrees by which ranks of a script share model, sequences or experts."""
 ZERO_STAGES = (0, 1, 2, 3)
 
 _OTHERS_NAMES = {
@@ -75,16 +75,16 @@ _OTHERS_NAMES = {
         "length", "max_len", "max_length", "max_seq_len", "max_seq_length", "block_size",
     ),
 }  # fmt: skip
-"""What scripts and other tools call an axis."""
+"""Names of axes in scripts and other tools."""
 _SHORT = 3
-"""A name of so few letters is like many others."""
+"""Names of at most so many letters are too much alike."""
 _LIKE = 0.7
-"""The least likeness of a name that was misspelt."""
+"""The least similarity of a misspelt name."""
 
 
 def meant(name: str, known: Collection[str]) -> str | None:
-    """The one of the `known` names that `name` stands for: the axis that others call so, or else
-    the name that is most like it."""
+    """The `known` name that `name` stands for: the axis that others call so, else the most similar
+    name."""
     plain = name.lower().replace("-", "_")
     for axis, names in _OTHERS_NAMES.items():
         if plain in names and axis in known:

@@ -49,7 +49,7 @@ class Candidate(Batching, Settings, Shape):
 
     @property
     def key(self) -> str:
-        """Canonical name, e.g. `d4-s256-b8-z0-none-none`, with all other values that are not
+        """Canonical name, e.g. `d4-s256-b8-z0-none-none`, with all other values that differ from
         plain."""
         first = (
             f"d{self.depth}-s{self.seq_len}-b{self.micro_batch}"
@@ -62,19 +62,21 @@ class Candidate(Batching, Settings, Shape):
 
     @property
     def exists(self) -> bool:
-        """Whether stage and offload go together. Stage 0 offloads nothing; only stage 3 offloads
-        weights."""
+        """Whether stage and offload are possible together. Stage 0 offloads nothing; only stage 3
+        offloads weights."""
         least_stage = {"none": 0, "optimizer": 1, "all": 3}
         return self.zero_stage >= least_stage[self.offload]
 
     @property
     def sharing(self) -> tuple[object, ...]:
-        """What tells a script how its ranks share data."""
+        """The values that tell a script how its ranks share data."""
         return (self.tp, self.pp, self.cp, self.ep, self.own)
 
     def covers(self, other: Candidate) -> bool:
-        """Whether this needs at least the memory of `other`: it is no smaller on the axes along
-        which memory grows, and equal on all others but the padding."""
+        """Whether this needs at least the memory of `other`.
+
+        It is no smaller on `MEMORY_AXES`, and equal on all others but the padding.
+        """
         return _others_of(self) == _others_of(other) and all(
             mine >= its for mine, its in zip(_memory_of(self), _memory_of(other), strict=True)
         )

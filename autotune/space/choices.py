@@ -1,7 +1,7 @@
-"""What a word on the command line may choose, each one file and one row: who proposes candidates,
-who starts agents on nodes, whose files trials are written to.
+"""Samplers, launchers and loggers that a word on the command line may choose: one file and one row
+each.
 
-A module is imported when it is chosen: they are heavy, or need packages of their own.
+A module is imported when it is chosen: it is heavy, or needs a package of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Plugin:
     package: str | None = None
     """The package that it needs."""
     argument: str | None = None
-    """The argument after its name and a colon."""
+    """The name of the argument after its name and a colon."""
 
     def load(self) -> Any:
         """Its module."""
@@ -42,7 +42,7 @@ SAMPLERS = {
     "random": Plugin("autotune.study.samplers.random"),
     "grid": Plugin("autotune.study.samplers.in_order"),
 }
-"""Modules with a function `make(space, predictor, objective, seed)`, which draws from `seed`."""
+"""Modules with a function `make(space, predictor, objective, seed)`."""
 SAMPLER = "frontier"
 """The default."""
 
@@ -56,20 +56,20 @@ LAUNCHERS = {
 WRITTEN = tuple(
     name + (f":{row.argument}" if row.argument else "") for name, row in LAUNCHERS.items()
 )
-"""Launchers as `--launch` takes them."""
+"""The forms of `--launch`."""
 
 LOGGERS = {
     "tensorboard": Plugin("autotune.result.loggers.tensorboard", package="tensorboardX"),
     "wandb-offline": Plugin("autotune.result.loggers.wandb", package="wandb"),
 }
-"""Modules with a function `write(runs, folder)`, and the `FOLDER` of a study that is theirs."""
+"""Modules with a function `write(runs, folder)`, and `FOLDER`, the name of their folder."""
 
 
 def parse_loggers(text: str, flag: str) -> tuple[str, ...]:
     """The trackers that `text` names.
 
     Raises:
-        UsageError: one is not known, or not installed.
+        UsageError: a tracker is unknown, or not installed.
     """
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for name in names:
@@ -79,10 +79,10 @@ def parse_loggers(text: str, flag: str) -> tuple[str, ...]:
 
 
 def parse_launch(text: str, flag: str) -> str:
-    """`text`, which names a launcher, with what it needs to know.
+    """`text`, which names a launcher with its argument.
 
     Raises:
-        UsageError: it does not.
+        UsageError: the launcher is unknown, or its argument is missing.
     """
     name, colon, argument = text.partition(":")
     row = LAUNCHERS[parse_name(name, flag, known=tuple(LAUNCHERS))]

@@ -19,7 +19,7 @@ from autotune.units import parse_ints
 
 _OWN_FILE = "file:"
 _PLACEHOLDER = re.compile(rf"(?<![${{]){{([a-z_]\w*|{_OWN_FILE}[^{{}}]+)}}")
-"""Not a shell's ${name}, and not {{name}}, which stands for {name}."""
+"""Neither a shell's ${name}, nor {{name}}, which stands for {name}."""
 _NAME = re.compile(r"[a-z_]\w*")
 _LITERAL = re.compile(r"\{(\{[a-z_]\w*\})\}")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -59,10 +59,10 @@ class Command:
     folder: Path
     """The folder in which it starts."""
     phase_args: str = ""
-    """Words after it that have it evaluate and save soon."""
+    """Words after the command that make it evaluate and save soon."""
 
     def __post_init__(self) -> None:
-        """Raises `UsageError` for a command that could not be started."""
+        """Raises `UsageError` for a command that cannot start."""
         try:
             words = shlex.split(self.template)
         except ValueError as error:
@@ -94,7 +94,7 @@ class Command:
             raise UsageError(f"--script: {program}: command not found{instead}")
 
     def check_file(self) -> None:
-        """Raises `UsageError` where python, or a launcher of it, would not find the script."""
+        """Raises `UsageError` if python, or a launcher of it, would not find the script."""
         program, *words = self._words(shlex.split(self.template))
         if not _PYTHON.fullmatch(Path(program).name):
             return
@@ -107,7 +107,7 @@ class Command:
 
     @property
     def with_phases(self) -> Command:
-        """The same, so that it evaluates and saves soon."""
+        """The command with `phase_args`: it evaluates and saves soon."""
         whole = f"{self.template} {self.phase_args}".rstrip()
         return replace(self, template=whole, phase_args="")
 
@@ -119,10 +119,10 @@ class Command:
 
     @cached_property
     def files(self) -> dict[str, str]:
-        """Texts of the user's files that are filled in as the command is, by placeholder.
+        """Texts of the user's files with placeholders, by their own placeholder.
 
         Raises:
-            UsageError: one cannot be read, or has no placeholder.
+            UsageError: a file cannot be read, or has no placeholder.
         """
         found = {}
         for name in _PLACEHOLDER.findall(self.template):
@@ -142,14 +142,15 @@ class Command:
 
     @property
     def name(self) -> str:
-        """A name for people: the script's file, else the program."""
+        """A name to show: the script's file, else the program."""
         words = self._words(shlex.split(self.template))
         scripts = [Path(word).name for word in words if word.endswith((".py", ".sh"))]
         return (scripts or [Path(words[0]).name])[0]
 
     @property
     def ranks(self) -> int | None:
-        """The number of ranks that a launcher starts here; None if the command does not say it."""
+        """The number of ranks that a launcher starts here; None if the command does not name
+        it."""
         words = shlex.split(self.template)
         for word, following in itertools.pairwise([*words, ""]):
             found = _RANKS.fullmatch(word)
@@ -183,8 +184,8 @@ class Command:
     ) -> tuple[dict[str, str], list[str]]:
         """Variables and words of the command for `candidate`; `files` are paths by name.
 
-        `replicas` of the model share a global batch: as was asked for, where it is None. A word
-        that is one placeholder, and empty, is left out.
+        `replicas` of the model share a global batch; None for the requested number. A word that is
+        one empty placeholder is left out.
         """
         values = self.values(candidate, workload, seed, replicas) | dict(files)
         words = [(word, _filled(word, values)) for word in shlex.split(self.template)]
@@ -198,7 +199,7 @@ class Command:
         return variables | {found[1]: found[2] for found in assigned if found}, command
 
     def filled_files(self, values: Mapping[str, str]) -> dict[str, str]:
-        """Texts of the user's `files` by path; `values` are of all placeholders, and paths."""
+        """Texts of the user's `files` by path; `values` fill all placeholders and paths."""
         return {values[name]: _filled(text, values) for name, text in self.files.items()}
 
     def shown(
@@ -253,7 +254,7 @@ class Command:
         }
 
     def _unknown(self, names: Sequence[str]) -> str:
-        """What is said of placeholders that are unknown."""
+        """A message about unknown placeholders."""
         near = {name: found for name in names if (found := meant(name, self.known))}
         others = [f"{{{name}}}" for name in names if name not in near]
         said = [f"{{{name}}} is unknown; did you mean {{{one}}}?" for name, one in near.items()]
@@ -274,7 +275,7 @@ class Command:
 
     @staticmethod
     def _words(words: Sequence[str]) -> list[str]:
-        """The words without the variables before them."""
+        """The command without the variables before it."""
         return list(itertools.dropwhile(_ASSIGNMENT.fullmatch, words))
 
     def _text(self, path: str) -> str:
@@ -315,7 +316,7 @@ def parse_own(text: str, flag: str) -> dict[str, tuple[str, ...]]:
     """Own axes as "attn=sdpa,eager;fused=0,1;lanes=1:8".
 
     Raises:
-        UsageError: it is none, or one is named twice.
+        UsageError: the text has another form, or names an axis twice.
     """
     found: dict[str, tuple[str, ...]] = {}
     why = 'write a name once, and its values: "attn=sdpa,eager"'
@@ -339,7 +340,7 @@ def parse_set(text: str, flag: str) -> dict[str, str]:
     """Values of placeholders as "lr=1e-4;data=/data".
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text has another form.
     """
     return dict(_pairs(text, flag, "write lr=1e-4"))
 
@@ -360,7 +361,7 @@ def _pairs(text: str, flag: str, why: str) -> Iterator[tuple[str, str]]:
 
 
 def combined(own: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Every combination of values of own axes, as the one axis that a space has of them."""
+    """Every combination of values of own axes. A space has them as one axis."""
     each = ([f"{name}={value}" for value in values] for name, values in own.items())
     return tuple(";".join(parts) for parts in itertools.product(*each)) if own else ()
 

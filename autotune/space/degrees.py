@@ -1,21 +1,22 @@
-"""Degrees of parallelism: which are possible, and what they make of memory and time.
+"""Degrees of parallelism: possible ones, and their effect on memory and time.
 
-dp = ranks / (tp x pp x cp). What must divide what, and where it is refused else:
+dp = ranks / (tp x pp x cp). These divisions must have no remainder; sources are in brackets:
 
 - ranks by tp x pp x cp; dp by dp_shard (torchtitan 0.3, distributed/parallel_dims.py).
-- dp_shard x cp by ep. torchtitan has the experts share dp_shard x cp x tp ranks, Megatron-LM
-  (core/parallel_state.py) dp x cp, since experts are cut by tp, too. What divides this one divides
-  both.
+- dp_shard x cp by ep. In torchtitan dp_shard x cp x tp ranks share the experts. In Megatron-LM
+  (core/parallel_state.py) dp x cp do, since tp cuts experts, too. This rule suits both.
 - attention heads and groups of queries by tp, layers by pp, experts by ep (Megatron-LM,
   training/arguments.py; torchtitan, models/common/decoder.py).
-- seq_len by 2 x cp, whose halves share causal work evenly, and by tp as well where sequences are
-  cut there (both).
+- seq_len by 2 x cp, whose halves share causal work evenly; and by tp with sequence parallelism
+  (both).
 
-Memory: "Reducing Activation Recomputation" (arXiv 2205.05198, section 4): of the 34 parts that a
-layer keeps, tp cuts 24, and all with sequence parallelism; the first stage of a pipeline keeps as
-much as the whole model would. Time: "Efficient Large-Scale Language Model Training" (Megatron-LM,
-arXiv 2104.04473, sections 2.2 and 3.2): the bubble is (pp - 1) / m of the work of m micro-batches;
-tp adds up a layer's activations four times in a micro-step (arXiv 1909.08053, section 3).
+Memory: "Reducing Activation Recomputation" (arXiv 2205.05198, section 4). Of the 34 parts that a
+layer keeps, tp cuts 24, and all with sequence parallelism. The first stage of a pipeline keeps as
+much as the whole model would.
+
+Time: "Efficient Large-Scale Language Model Training" (arXiv 2104.04473, sections 2.2 and 3.2). The
+bubble is (pp - 1) / m of the work of m micro-batches. Four times in a micro-step tp adds up a
+layer's activations (arXiv 1909.08053, section 3).
 """
 
 from __future__ import annotations
@@ -30,17 +31,18 @@ from autotune.space.workload import Workload
 _PAIRS = 2
 """Parts of a sequence for each rank of cp: an early and a late one, since attention is causal."""
 _CUT_BY_TP = 24 / 34
-"""Of what a layer keeps, without sequence parallelism."""
+"""Share of a layer's activations that tp cuts without sequence parallelism."""
 _SENT_BY_TP = 4
 """Sums of a layer's activations in a micro-step, forward and backward."""
 _SENT_BY_CP = 3
-"""Turns of keys and values in a micro-step: one forward; they and their gradients backward."""
+"""Passes of keys and values round the ring in a micro-step: one forward; with their gradients two
+backward."""
 _SENT_BY_EP = 4
 """Times that tokens go to experts, or come back."""
 _OF_A_NODE = 8
-"""GPUs that the fast links of a usual machine join."""
+"""GPUs that fast links join in a usual machine."""
 _SLOWER = 8.0
-"""Links between machines, in proportion: 50 GB/s, where NVLink has 450."""
+"""Links between machines are slower by this factor: 50 GB/s instead of NVLink's 450."""
 _SEQUENCE_PARALLEL = re.compile(r"--sequence-parallel\b|\btorchtitan\.train\b")
 _NOT_SEQUENCE_PARALLEL = re.compile(r"no.enable.sequence.parallel")
 _SHARDED = re.compile(r"\{dp_(shard|replicate)\}")
@@ -51,18 +53,18 @@ class Impossible:
     """Why a candidate cannot be launched."""
 
     axes: tuple[str, ...]
-    """Those whose values are the cause."""
+    """The axes whose values are the cause."""
     reason: str
 
 
 def description(workload: Workload) -> Description | None:
-    """Of a script's model, where the user named its config."""
+    """The description of a script's model, if the user named its config."""
     found = workload.recipe.get("described")
     return None if found is None else Description(**found)
 
 
 def impossible(workload: Workload, c: Candidate, model: Description | None) -> Impossible | None:
-    """Why `c` cannot be launched, where its model is known to be `model`; None if it may."""
+    """Why `c` cannot be launched with `model`, if that is known; None if it may be."""
     ranks, dp, shard = workload.world_size, workload.replicas(c), workload.shard(c)
     rules: list[tuple[object, tuple[str, ...], str]] = []
     if model is not None:
@@ -90,25 +92,25 @@ def impossible(workload: Workload, c: Candidate, model: Description | None) -> I
 
 
 def _cuts_sequences(workload: Workload) -> bool:
-    """Whether the ranks of tp cut sequences, too, as far as a command shows it."""
+    """Whether the command shows that ranks of tp cut sequences, too."""
     command = workload.recipe.get("command", "")
     return bool(_SEQUENCE_PARALLEL.search(command)) and not _NOT_SEQUENCE_PARALLEL.search(command)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """Of what one rank would hold if it held a whole model, and a whole micro-batch."""
+    """A rank's shares of a whole model and a whole micro-batch."""
 
     state: float = 1.0
-    """Of weights, gradients and optimizer."""
+    """Share of weights, gradients and optimizer."""
     blocks: float = 1.0
-    """Of what the blocks keep for the backward pass."""
+    """Share of the blocks' activations."""
     head: float = 1.0
-    """Of the logits."""
+    """Share of the logits."""
 
 
 def shares(workload: Workload, c: Candidate) -> Shares:
-    """What the degrees of `c` leave on a rank, of state that no ZeRO stage cuts."""
+    """A rank's shares by the degrees of `c`, before any ZeRO stage."""
     if not workload.of_script:
         return Shares()
     state = _of_weights(workload, c) / (c.tp * c.pp)
@@ -120,7 +122,7 @@ def shares(workload: Workload, c: Candidate) -> Shares:
 
 
 def _of_weights(workload: Workload, c: Candidate) -> float:
-    """Of the weights that tp and pp leave: those that ep leaves."""
+    """Share of weights that ep leaves, of those that tp and pp leave."""
     if c.ep == 1 or (model := description(workload)) is None:
         return 1.0
     of_experts = model.expert_parameters(c.depth) / workload.shape(c.depth).parameters
@@ -128,15 +130,15 @@ def _of_weights(workload: Workload, c: Candidate) -> float:
 
 
 def bubble(c: Candidate, micro_steps: int) -> float:
-    """By how much the ranks of a pipeline take longer than their work. A script that does not
-    accumulate cuts its micro-batch instead."""
+    """Time of a pipeline's ranks as a multiple of their work. A script that does not accumulate
+    cuts its micro-batch instead."""
     parts = micro_steps if micro_steps > 1 else c.micro_batch
     return 1 + (c.pp - 1) / parts
 
 
 def sent_bytes(workload: Workload, c: Candidate) -> float:
-    """Bytes that a rank sends for its degrees in a micro-step, those between machines counted as
-    so many more as their links are slower."""
+    """Bytes that a rank sends for its degrees in a micro-step. Those between machines count
+    `_SLOWER` times."""
     if c.ranks_a_replica * c.ep == 1:
         return 0.0
     shape, number_bytes = workload.shape(c.depth), 4 if workload.dtype == "fp32" else 2

@@ -1,16 +1,16 @@
-"""Samples of different lengths: how batches are made of them, and batches drawn of them.
+"""Samples of different lengths: batches of them, and draws of batches.
 
 Contracts:
 
-- With a mix, `seq_len` is the length to which the longest sample is padded or cut, or of a row of
+- With a mix, the longest sample is padded or cut to `seq_len`. It is also the length of a row of
   packed samples.
-- The search runs the longest samples alone. The warm-up of a final begins with two steps on them,
+- The search runs only the longest samples. The warm-up of a final begins with two steps on them,
   in all micro-steps. The first makes the optimizer's state, and the second runs beside it. Drawn
   batches follow in the same probe. So one peak covers both, and the cost of many shapes in the
   allocator. Packed batches all have one shape, so the search runs drawn ones, too.
 - Ranks draw nothing. The study draws the lengths from the seed (`Batches.draw`), and
-  `Probe.lengths` has them for all ranks. They are a few dozen micro-batches at most, which come
-  round, so the number of shapes is bounded.
+  `Probe.lengths` has them for all ranks. They are at most a few dozen micro-batches, which repeat,
+  so the number of shapes is bounded.
 - A compiled model compiles each shape that it meets, or one for all (`dynamic`). That time is
   spread over `LengthMix.run_steps`, by the number of shapes that so many steps meet.
 """
@@ -32,16 +32,16 @@ from autotune.wire.ranks import Rows, padded_to
 
 MOST_BINS = 256
 LEAST_BATCHES = 16
-"""Micro-batches of a rank in a cycle of drawn steps, at least."""
+"""The least micro-batches of a rank in a cycle of drawn steps."""
 LEAST_SAMPLES = 64
-"""Samples of all ranks in a cycle, at least."""
+"""The least samples of all ranks in a cycle."""
 MOST_BATCHES = 64
-"""Of a longer schedule so many are drawn, and come round."""
+"""The most drawn micro-batches; they repeat in a longer schedule."""
 DRAWS = 256
 CLOSE = 0.003
-"""A draw whose real and padded tokens are this near to what is expected is taken at once."""
+"""A draw is taken at once if its real and padded tokens are this near to the expected ones."""
 LIKE_ALL = 4096
-"""So many samples stand for all where rows are packed, or batches filled up to a size."""
+"""So many samples stand for all, if rows are packed or batches filled up to a size."""
 RUN_STEPS = 10_000
 
 Item = TypeVar("Item")
@@ -55,16 +55,16 @@ class LengthMix:
     it."""
 
     file: str
-    """The file that it was read from."""
+    """The source file."""
     samples: int
     lengths: tuple[int, ...]
-    """Ascending. Of a file with more of them, means of at most `MOST_BINS` ranges."""
+    """Ascending. At most `MOST_BINS`: means of ranges, if the file has more."""
     counts: tuple[int, ...]
     distinct: int
     """Number of lengths in the file."""
     by_tokens: bool = False
-    """Whether a batch holds samples of similar lengths, as many as fit in micro_batch x seq_len
-    tokens with their padding."""
+    """Whether a batch holds samples of similar lengths: as many as fit, with padding, in
+    micro_batch x seq_len tokens."""
     run_steps: int = RUN_STEPS
     """Optimizer steps of the run, over which the time to compile is spread."""
 
@@ -76,8 +76,8 @@ class LengthMix:
         cls, file: str, histogram: Mapping[int, int], *, by_tokens: bool = False,
         run_steps: int = RUN_STEPS,
     ) -> LengthMix:  # fmt: skip
-        """Lengths and how many samples have them; ranges hold about as many tokens each, and the
-        longest stays as it is."""
+        """The mix of a `histogram`: numbers of samples by length. Its ranges hold about as many
+        tokens each; the longest length stays."""
         bins = dict(histogram) if len(histogram) <= MOST_BINS else _binned(histogram)
         ordered = sorted(bins)
         return cls(
@@ -97,8 +97,7 @@ class LengthMix:
 
     @property
     def density(self) -> float:
-        """The share of all lengths up to the longest that are in the file; 0 where each of them
-        is one of `lengths`."""
+        """Number of distinct lengths as a share of the longest; 0 if `lengths` has all of them."""
         return self.distinct / self.longest if self.distinct > len(self.lengths) else 0.0
 
     def mean(self, seq_len: int) -> float:
@@ -106,12 +105,12 @@ class LengthMix:
         return _mean_power(self, 1, seq_len)
 
     def weighted_mean(self, seq_len: int) -> int:
-        """The mean length, each sample as often as it has tokens: the length at which what grows
-        evenly with it, as FLOPs a token do, is what it is on the mix."""
+        """The mean length, weighted by tokens. At this length, costs that are linear in it, such
+        as FLOPs a token, are those of the mix."""
         return round(_mean_power(self, 2, seq_len) / self.mean(seq_len))
 
     def batches(self, candidate: Candidate, ranks: int) -> Batches:
-        """Those of `candidate` on so many ranks."""
+        """The batches of `candidate` on so many ranks."""
         of = _Packed if candidate.pack == "on" else _ByTokens if self.by_tokens else Batches
         return _kept(of(
             mix=self, ranks=ranks, micro_batch=candidate.micro_batch, seq_len=candidate.seq_len,
@@ -130,8 +129,8 @@ class LengthMix:
 
 @dataclass(frozen=True, kw_only=True)
 class Batches:
-    """Batches of so many samples, padded to their longest: to a multiple, or to the next of so
-    many lengths."""
+    """Batches of `micro_batch` samples, padded to their longest: to a multiple, or to the next
+    bucket."""
 
     mix: LengthMix
     ranks: int
@@ -152,8 +151,8 @@ class Batches:
 
     @cached_property
     def padded_share(self) -> float:
-        """The expected tokens that a micro-step's slowest rank computes, as a share of micro_batch
-        x seq_len: ranks wait for the one with the longest sample."""
+        """The expected tokens of a micro-step's slowest rank, as a share of micro_batch x seq_len:
+        ranks wait for the one with the longest sample."""
         return self._padded(self.micro_batch * self.ranks) / self.seq_len
 
     @cached_property
@@ -163,8 +162,8 @@ class Batches:
 
     @cached_property
     def ends(self) -> list[int]:
-        """Lengths that batches are padded to, ascending, with `buckets`; else empty. They make
-        the longest batch of all ranks as short as it can be, in the mean."""
+        """The lengths of `buckets`, ascending; else empty. They make the longest batch of all
+        ranks as short as possible in the mean."""
         if not self.buckets:
             return []
         chances = defaultdict[int, float](float)
@@ -185,7 +184,7 @@ class Batches:
             bins[self._to(length)] += 1
         found, before = 0.0, 0
         for padded, chance in sorted(chances.items()):
-            # Where a range of lengths stands as one, batches are padded to more than that.
+            # A range of lengths counts as one here, but its batches have several padded lengths.
             several = 1.0
             if bins[padded] == 1 and not self.ends:
                 several = (padded - before) * min(self.mix.density, 1 / self.multiple)
@@ -194,8 +193,8 @@ class Batches:
         return found
 
     def worst(self) -> Rows:
-        """The batch that needs the most memory: of the longest samples, one of them padded, so
-        that there is a mask where a model takes one."""
+        """The batch that needs the most memory: the longest samples, one of them padded, so there
+        is a mask if the model takes one."""
         most = min(self.mix.longest, self.seq_len)
         return [[most]] + [[max(1, most - 1)]] * (self.micro_batch - 1)
 
@@ -211,9 +210,8 @@ class Batches:
     def draw(self, micro_steps: int, seed: int) -> Drawn:
         """The micro-batches of a cycle of steps, the same for the same `seed`.
 
-        They are drawn evenly over the histogram and shuffled, a few times; the draw whose real
-        tokens, and whose padded tokens of the rank with the largest batch, are nearest to what is
-        expected of a draw, stands for all.
+        They are drawn evenly over the histogram and shuffled, a few times. The draw nearest to the
+        expectation is taken, by real tokens and by padded tokens of the largest rank.
         """
         steps = self.cycle_steps(micro_steps)
         batches = min(MOST_BATCHES, steps * micro_steps) if steps == 1 else steps * micro_steps
@@ -251,7 +249,7 @@ class Batches:
     def _longest(self, samples: int) -> list[tuple[int, float]]:
         """Lengths with their chance to be the longest of so many samples, drawn at random.
         Source: David & Nagaraja, Order Statistics (2003), section 2.1."""
-        # No sample is longer than a bin's with the share of all up to it, to that power.
+        # All samples are within a bin with the share up to it, to the power of their number.
         mix = self.mix
         upto = [0.0, *((count / mix.samples) ** samples for count in accumulate(mix.counts))]
         chances = [after - before for before, after in pairwise(upto)]
@@ -260,7 +258,7 @@ class Batches:
 
 
 class _LikeAll(Batches):
-    """Batches whose number of samples differs: some of them stand for all."""
+    """Batches with varying numbers of samples: some of them stand for all."""
 
     @cached_property
     def _all(self) -> list[Rows]:
@@ -294,7 +292,7 @@ class _LikeAll(Batches):
 
 
 class _Packed(_LikeAll):
-    """Rows of seq_len tokens that hold several samples, each in the fullest row that has room:
+    """Rows of seq_len tokens that hold several samples. Each goes to the fullest row with room:
     best fit, the longest first."""
 
     @cached_property
@@ -338,12 +336,12 @@ class _ByTokens(_LikeAll):
 
 @cache
 def _kept(batches: Batches) -> Batches:
-    """The same, with what it has computed."""
+    """`batches`, from a cache that keeps their computed properties."""
     return batches
 
 
 def _in_groups(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """The last may be smaller. As itertools.batched of Python 3.12."""
+    """Groups of `size`; the last may be smaller. As itertools.batched of Python 3.12."""
     rest = iter(items)
     while group := list(islice(rest, size)):
         yield group
@@ -374,13 +372,13 @@ def _packed(lengths: Sequence[int], seq_len: int) -> Rows:
 
 
 def _best_ends(chances: Sequence[tuple[int, float]], number: int) -> list[int]:
-    """At most `number` of these lengths, the last among them, such that each padded to the next
-    is shortest in the mean, by its chance."""
-    import numpy as np  # whoever only asks for help does without
+    """At most `number` of these lengths, the last among them. If each length is padded to the next
+    of them, the mean is the shortest."""
+    import numpy as np  # late: --help does without
 
     lengths = np.array([length for length, _ in chances], dtype=float)
     upto = np.concatenate([[0.0], np.cumsum([chance for _, chance in chances])])
-    # From the end before it, in rows, to each end, in columns.
+    # By [previous end][end].
     cost = np.where(
         np.tri(len(lengths) + 1, len(lengths), -1, dtype=bool),
         np.inf,

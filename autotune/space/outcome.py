@@ -1,4 +1,4 @@
-"""What a probe yielded: `Verdict`, `Measurement`, `Outcome`, and the `Record` the study keeps."""
+"""The result of a probe: `Verdict`, `Measurement`, `Outcome`, and the study's `Record`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from autotune.wire.stopping import Interval, interval
 
 Objective = Literal["flops", "tokens_per_s", "samples_per_s", "tokens_per_joule"]
 Purpose = Literal["search", "final", "phases"]
-"""Of a probe. The last is of a script with --phase-args: it has peaks, and no speed."""
+"""The purpose of a probe. "phases" is a launch of a script with --phase-args: it has peaks, but no
+speed."""
 
 DISTURBED_SHARE = {"cpu": 0.15, "cuda": 0.5}
-"""The share of processor time that others may take before a timing counts as disturbed. On CUDA
-the host only feeds the device, so it is larger."""
+"""If others take more than this share of processor time, a timing is disturbed. On CUDA it is
+larger, since the host only feeds the device."""
 DISTURBED_DEVICE_SHARE = 0.15
 """The same of a GPU's time."""
 MOST_SLICES = 16
 
 
 class Verdict(StrEnum):
-    """How a trial ended. Only the first has a place in the result."""
+    """How a trial ended. Only an ok one can be the result."""
 
     OK = "ok"
     OOM = "oom"
@@ -45,7 +46,7 @@ class Verdict(StrEnum):
 
     @property
     def bounds_memory(self) -> bool:
-        """Whether anything that needs at least as much memory cannot fit either."""
+        """Whether candidates that need at least as much memory cannot fit, either."""
         return self in (Verdict.OOM, Verdict.OVER_CEILING, Verdict.OVER_HOST_CEILING)
 
     @property
@@ -54,7 +55,7 @@ class Verdict(StrEnum):
 
     @property
     def broke(self) -> bool:
-        """Whether its end is not explained by the candidate."""
+        """Whether the candidate does not explain its end."""
         return self in (Verdict.CRASHED, Verdict.HUNG)
 
 
@@ -63,46 +64,46 @@ class Measurement:
     """The measurement of one candidate. Rates are of all ranks together."""
 
     step: Interval
-    """Seconds of one optimizer step of the real schedule, the slowest rank's."""
+    """Seconds of an optimizer step of the real schedule, on the slowest rank."""
     tokens_per_s: float
     samples_per_s: float
     model_flops_per_s: float
     peaks: Peaks
     """The largest over ranks; `host_bytes` is the sum over the ranks of this host."""
     disturbed_share: float
-    """Share of the timed interval's processor time that others and the hypervisor took, or of the
-    device's time if that is more."""
+    """Share of processor time, or of device time if more, that others took of the timed
+    interval."""
     conditions: Conditions
-    """Rank 0's."""
+    """The conditions of rank 0."""
     kernels: str = ""
     """Kernels that computed attention, by torch's names, if torch's own function was called."""
     compile_s: float = 0.0
     """Seconds of compiling before the first step."""
     compilations: int = 0
-    """How often something was compiled in them."""
+    """Number of compilations in that time."""
     shape_compile_s: float = 0.0
     """Seconds of compiling each shape of a mix."""
     spread_s: float = 0.0
-    """Seconds of each step that compiling all shapes of a mix takes, spread over the run. Rates
-    have it, and `step` has not."""
+    """Seconds a step for compiling all shapes of a mix, spread over the run. Rates include it,
+    `step` does not."""
     ran: Ran | None = None
-    """What a user's script really ran."""
+    """The real run of a user's script."""
     joules_per_token: float | None = None
     """Energy of all devices, or of the host's processors with all their users; None if it was not
     measured."""
 
     @property
     def mean_power_w(self) -> float | None:
-        """The mean power of the timed steps, of the same hardware as `joules_per_token`."""
+        """The mean power in the timed steps, of the same hardware as `joules_per_token`."""
         return self.joules_per_token and self.joules_per_token * self.tokens_per_s
 
     real_share: float | None = None
-    """The share of a batch's tokens that are no padding, if lengths differ. `step` and the rates
-    are then those of the mix: expected ones if only the longest samples ran."""
+    """The share of a batch's tokens that are no padding, if lengths differ. `step` and rates are
+    then those of the mix: expected ones if only the longest samples ran."""
     slices_s: tuple[float, ...] = ()
     """Median step times of even slices of the timed steps, in the order of time."""
     phases: dict[str, InPhase] = field(default_factory=dict)
-    """Peaks by phase, where a script was seen to do more than train."""
+    """Peaks by phase, if a script was seen to do more than train."""
 
     @property
     def cost_s(self) -> Interval:
@@ -132,9 +133,9 @@ class ProbeEnd:
     verdict: Verdict
     reason: str = ""
     peaks: Peaks | None = None
-    """The most memory that any rank held; a probe that failed may know it, too."""
+    """The largest peaks of any rank; a failed probe may have them, too."""
     of_host: bool = False
-    """The host's memory ran out, and not the device's."""
+    """Whether the host's memory ran out, not the device's."""
     group_start_s: float = 0.0
     """Seconds that starting a group took; 0 in a live one."""
     parameters: int | None = None
@@ -142,15 +143,15 @@ class ProbeEnd:
     unsupported: tuple[str, ...] = ()
     """The axes whose values, together, are not supported, if that is known."""
     lacks_op: str = ""
-    """An operation that its engine compiles, and that could not be loaded in this run."""
+    """An operation that its engine compiles, and that this run could not load."""
     only: dict[str, int] = field(default_factory=dict)
-    """Values that a script runs whatever is asked for, by axis."""
+    """By axis, values that a script runs for any request."""
     log: str = ""
-    """Name of the log of rank 0, or of a script's launch; other trials of the group are in it."""
+    """Name of the log of rank 0, or of a script's launch. It covers all trials of the group."""
 
     @property
     def ended(self) -> dict[str, Any]:
-        """These fields alone, by their names."""
+        """The fields of `ProbeEnd`, by name."""
         return {each.name: getattr(self, each.name) for each in fields(ProbeEnd)}
 
 
@@ -162,53 +163,53 @@ class Outcome(ProbeEnd):
     probe_s: float = 0.0
     """Wall time of the trial, with `group_start_s`."""
     compile_s: float = 0.0
-    """Of that, compiling the model; 0 if that was done before, or is not asked for."""
+    """Its part for compiling the model; 0 if nothing was compiled."""
     warmup_s: float = 0.0
     timed_s: float = 0.0
-    """Of that, running steps, over all attempts."""
+    """Its part for timed steps, over all attempts."""
     least_s: float = 0.0
-    """What these took in the quickest attempt that ran to its end."""
+    """Seconds of steps in the quickest finished attempt."""
     measurement: Measurement | None = None
     phases: dict[str, InPhase] = field(default_factory=dict)
-    """Peaks by phase, of a launch for these that was not timed."""
+    """Peaks by phase, of a launch for phases, which is not timed."""
     witness: str = ""
-    """Key of the candidate whose failure stands for this one's."""
+    """Key of the candidate whose failure settled this one."""
     predicted_peak_bytes: int | None = None
     predicted_low_bytes: int | None = None
     predicted_high_bytes: int | None = None
     """The prediction before it ran, with a 95 % interval."""
     attempts: int = 1
-    """Number of runs. It is more than 1 if the machine disturbed the timing, or a warm group ran
-    out of memory."""
+    """Number of runs: more than 1 if the machine disturbed the timing, or a warm group ran out of
+    memory."""
 
     @property
     def put_off(self) -> bool:
-        """Whether it says nothing of its candidate, which may be tried again."""
+        """Whether it says nothing of its candidate, so this may be tried again."""
         return bool(self.lacks_op) or (self.verdict == Verdict.SKIPPED and not self.witness)
 
 
 @dataclass(frozen=True)
 class Record:
-    """One finished trial, as the journal keeps it."""
+    """One finished trial in the journal."""
 
     number: int | None
-    """Optuna's, or the final's; None for a candidate that was never proposed."""
+    """The number of the trial or the final; None for a candidate that was never proposed."""
     purpose: Purpose
     candidate: Candidate
     outcome: Outcome
 
     @property
     def measured(self) -> Measurement:
-        """Raises ValueError where there is none."""
+        """The measurement. Raises ValueError without one."""
         if self.outcome.measurement is None:
             raise ValueError(f"{self.candidate.key} has no measurement")
         return self.outcome.measurement
 
     def settles(self, candidate: Candidate) -> bool:
-        """Whether what was found here says how `candidate` would end.
+        """Whether this record shows how `candidate` would end.
 
-        It does if that needs no less memory than this, which did not fit, or if it has the values
-        of this that are unsupported together.
+        It does if this did not fit and `candidate` needs no less memory. It also does if
+        `candidate` has the same unsupported values.
         """
         if self.outcome.only:
             return any(getattr(candidate, n) != v for n, v in self.outcome.only.items())
@@ -221,8 +222,8 @@ class Record:
 
     @property
     def _unsupported(self) -> tuple[str, ...]:
-        """The axes whose values are unsupported together. If the rank does not know: stage and
-        offload, which an engine lacks for every model, and all other axes that are not plain."""
+        """The axes whose values are unsupported together. If the rank does not know them: stage,
+        offload, and all axes that are not plain."""
         return self.outcome.unsupported or tuple(
             name
             for name in OTHER_AXES
@@ -233,8 +234,7 @@ class Record:
     def skipped(
         self, candidate: Candidate, number: int | None = None, *, name: str = ""
     ) -> Record:
-        """The record of a skipped `candidate`, which this one settles as its witness, called
-        `name` for people."""
+        """The record of a skipped `candidate`. This one is its witness, shown as `name`."""
         verdict, seen = self.outcome.verdict, name or self.candidate.key
         if self.outcome.only:
             ignored = ", ".join(f"{{{name}}}" for name in self.outcome.only)
@@ -271,8 +271,8 @@ def measurement(
     slices_s: tuple[float, ...] = (),
     phases: Mapping[str, InPhase] | None = None,
 ) -> Measurement:
-    """The measurement that follows from `step` seconds per optimizer step at that mean power, for
-    `candidate` or for what `ran`."""
+    """The measurement for `step` seconds per optimizer step at that mean power, of `candidate` or
+    of the script's real run."""
     samples = workload.step_samples(candidate) if ran is None else ran.samples
     tokens = workload.step_tokens(candidate) if ran is None else ran.tokens
     spread_s = 0.0
@@ -282,7 +282,7 @@ def measurement(
     step_s = step.median + spread_s
     samples_per_s, tokens_per_s = samples / step_s, tokens / step_s
     flops = workload.flops_per_token(candidate)
-    if ran is not None:  # arXiv 2001.08361, section 2.1; what is frozen gets no gradient
+    if ran is not None:  # arXiv 2001.08361, section 2.1; frozen weights get no gradient
         flops = 6.0 * ran.trainable + 4.0 * ran.frozen
     return Measurement(
         step=step,
@@ -314,8 +314,8 @@ def in_slices(step_s: Sequence[float], scale: float = 1.0) -> tuple[float, ...]:
 
 
 def others_share(seen: Conditions) -> float:
-    """Share of the timed interval's processor time that others and the hypervisor took, or of the
-    device's time if that is more."""
+    """Share of processor time, or of device time if more, that others and the hypervisor took of
+    the timed interval."""
     others_s = max(0.0, seen.busy_cpu_s - seen.own_cpu_s) + seen.steal_cpu_s
     share = min(1.0, others_s / seen.interval_cpu_s) if seen.interval_cpu_s > 0 else 0.0
     return max(share, seen.others_share or 0.0)
@@ -324,8 +324,8 @@ def others_share(seen: Conditions) -> float:
 def step_cost_for(
     value: float, candidate: Candidate, workload: Workload, objective: Objective
 ) -> float:
-    """Seconds per step, or joules where it is of energy, at which `candidate` reaches `value` of
-    the objective."""
+    """Seconds per step at which `candidate` reaches `value` of the objective; joules for an
+    objective of energy."""
     samples, tokens = workload.step_samples(candidate), workload.step_tokens(candidate)
     flops = tokens * workload.flops_per_token(candidate)
     work = {
@@ -338,8 +338,7 @@ def step_cost_for(
 
 
 def phase_of_peak(phases: Mapping[str, InPhase], field: str, above: int) -> str:
-    """The phase that has the largest of that field of its peaks, if training stays below `above`;
-    else empty."""
+    """The phase with the largest peak by `field`, if training stays below `above`; else empty."""
     sizes: dict[str, int] = {name: getattr(each.peaks, field) for name, each in phases.items()}
     return max(sizes, key=sizes.__getitem__) if sizes.get(TRAIN, above + 1) <= above else ""
 
@@ -350,9 +349,9 @@ def judge(
     offloaded_bytes: int = 0,
     phases: Mapping[str, InPhase] | None = None,
 ) -> tuple[Verdict, str]:
-    """Whether measured `peaks` keep within `limits`, and the reason where they do not.
+    """Whether measured `peaks` are within `limits`, and the reason if they are not.
 
-    `offloaded_bytes` is what offload moved to the host, over all ranks.
+    `offloaded_bytes` are those that offload moved to the host, over all ranks.
     """
 
     def during(field: str, above: int) -> str:

@@ -1,8 +1,8 @@
-"""Commands of known trainers, with their placeholders: what `--script` may name by a word.
+"""Commands of known trainers, with their placeholders, which `--script` may name by a word.
 
 Flags: torchtitan 0.3 (config/manager.py, config/configs.py, trainer.py), Megatron-LM with
-megatron-core 0.19 (megatron/training/arguments.py). What the user writes after the word goes
-before a flag of the same name here.
+megatron-core 0.19 (megatron/training/arguments.py). The user's flags after the word replace those
+of the same name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from autotune.errors import UsageError
 
 _TORCHRUN = "torchrun --standalone --nproc-per-node {world_size}"
 _ENDLESS = "1000000"
-"""Steps: autotune ends a launch when it has measured it."""
+"""Steps: autotune ends a launch after the measurement."""
 _TORCHTITAN = {
     "--training.local_batch_size": "{micro_batch}",
     "--training.global_batch_size": "{global_batch}",
@@ -40,15 +40,16 @@ _MEGATRON = {
     "--expert-model-parallel-size": "{ep}",
 }
 _MODULES = ("deepseek_v3", "flux", "gpt_oss", "llama3", "muse_glimmer", "qwen3")
-"""Modules of torchtitan that the names of their configs begin with."""
+"""Modules of torchtitan. Names of their configs begin with the module."""
 
 
 def expanded(text: str, flag: str) -> str:
-    """The command that `text` stands for: "torchtitan:llama3_8b", "torchtitan:my.module:config" or
-    "megatron", with further words of the user's after it; any other text as it is.
+    """The command that `text` stands for, with the user's further words; other texts as they are.
+
+    Known are "torchtitan:llama3_8b", "torchtitan:my.module:config" and "megatron".
 
     Raises:
-        UsageError: a config of torchtitan whose module is not known.
+        UsageError: the module of a torchtitan config is unknown.
     """
     first, _, rest = text.strip().partition(" ")
     if first == "megatron":
@@ -72,7 +73,7 @@ def expanded(text: str, flag: str) -> str:
 def _command(start: str, flags: dict[str, str], rest: str) -> str:
     try:
         given = {re.sub("[-_]", "-", word.partition("=")[0]) for word in shlex.split(rest)}
-    except ValueError:  # the command is refused for it
+    except ValueError:  # the command is refused later
         given = set()
     ours = [f"{flag} {value}" for flag, value in flags.items()
             if re.sub("[-_]", "-", flag) not in given]  # fmt: skip

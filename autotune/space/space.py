@@ -1,4 +1,4 @@
-"""The search space: axes, limits, and the candidates that are valid on them."""
+"""The search space: axes, limits, and valid candidates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune.space.candidate import BUILD_AXES, Build, Candidate
 from autotune.space.workload import Workload
 
 LEFT_OUT = "left out"
-"""The name of a `Fixed` that tells what is not searched, and why."""
+"""The name of a `Fixed` about values that are not searched."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Space:
     fixed: tuple[Fixed, ...]
 
     def asked_for(self, ran: Candidate) -> Candidate | None:
-        """The candidate that was requested when `ran` ran, if it is one of these. A script decides
-        itself what it is not told."""
+        """The requested candidate for a script's real run `ran`, if it is one of these. The script
+        itself chooses values that it is not told."""
         searched = [name for name, values in self.axes.items() if len(values) > 1]
         if not self.workload.of_script:
             return ran if ran in self.candidates else None
@@ -76,7 +76,7 @@ class Space:
         )
 
     def name(self, candidate: Candidate) -> str:
-        """The name of `candidate` for people: its key; of a script, what it is told."""
+        """The name of `candidate` to show: its key; for a script, the values that it is told."""
         if not self.workload.of_script:
             return candidate.key
         told = [name for name, values in self.axes.items() if len(values) > 1]
@@ -88,10 +88,10 @@ class Space:
 
     @cached_property
     def opening(self) -> tuple[Build, ...]:
-        """The build in the middle, and those that differ from it in one axis alone, or in stage
-        and offload.
+        """The build in the middle, and those that differ from it in one axis, or in stage and
+        offload.
 
-        Every value occurs, and what each of them does can be told from what the others do.
+        Every value occurs, and its effect can be told from those of others.
         """
         depths = sorted({b.depth for b in self.builds})
         stages = sorted({(b.zero_stage, b.offload) for b in self.builds})

@@ -1,7 +1,8 @@
-"""Memory of plain training steps from traces of shallow models: what to ask, and what it means.
+"""Memory of plain training steps from traces of shallow models: the request, and its use.
 
-What a step holds at any one moment grows evenly with the blocks of each kind: traces of a model
-with one of each, and of those with one more of a kind, give every depth.
+The memory of a step at any moment is linear in the number of blocks of each kind. One trace is of
+a model with one block of each kind, others have one more of a kind. Together they give every
+depth.
 Source: probes/describe.py.
 """
 
@@ -28,7 +29,7 @@ MOST_MICRO_BATCHES = 17
 
 
 Traits = tuple[str, str, str, str]
-"""Checkpointing, attention, loss and type of the weights: they decide what a model keeps for its
+"""Checkpointing, attention, loss and dtype of the weights: they decide what a model keeps for its
 backward pass."""
 
 
@@ -37,14 +38,14 @@ def _traits_of(of: Candidate | Build, workload: Workload) -> Traits:
 
 
 def _weights(of: Candidate | Build, workload: Workload) -> str:
-    """The type of the weights while a block computes; fp16 is as large as bf16."""
+    """The dtype of the weights while a block computes; fp16 is as large as bf16."""
     seen = engine_of(workload, of).computes_with(workload.dtype, of)
     return "bf16" if seen == "fp16" else seen
 
 
 def _models(workload: Workload, of: Candidate | Build) -> list[ModelSpec]:
-    """The shallow models of a build, with the type of their weights. They have its traits, and are
-    not compiled."""
+    """The shallow models of a build, with its traits and the dtype of its weights. They are not
+    compiled."""
     checkpointing, attention, loss, weights = _traits_of(of, workload)
     plain = Build(
         depth=of.depth, checkpointing=checkpointing, attention=attention, loss=loss,
@@ -61,18 +62,18 @@ def _looked_at(space: Space) -> tuple[int, ...]:
 
 
 def _as_at(lengths: Sequence[int], candidate: Candidate) -> float:
-    """The micro_batch that has as many tokens at the one of `lengths` that is traced for it."""
+    """The micro_batch with as many tokens at the traced one of `lengths`."""
     if candidate.seq_len in lengths:
         return candidate.micro_batch
     return candidate.tokens / lengths[-1]
 
 
 def request(space: Space, device_kind: str = "cpu") -> Describe:
-    """What to trace for `space`: every width and all traits, shallow and compiled by
-    nothing. No models where a trace would tell nothing."""
+    """The request of a trace for `space`: every width and all traits, shallow and not compiled. It
+    has no models if a trace would show nothing."""
     workload = space.workload
     asked: dict[str, ModelSpec] = {}
-    # Of checkpoints on the host no trace can tell what is not on the device.
+    # A trace cannot tell which checkpoints are on the host.
     builds = [build for build in space.builds if build.checkpointing != "host"]
     if not FAMILIES[workload.family].untraced(workload.recipe, device_kind):
         alike = {(build.depth, _traits_of(build, workload)): build for build in builds}
@@ -86,7 +87,7 @@ def request(space: Space, device_kind: str = "cpu") -> Describe:
         seq_lens=list(lengths),
         micro_batches=[sizes[round(place)] for place in spread],
         dtype=workload.dtype,
-        # That of 8 bits compiles its step, which tensors without data cannot.
+        # The 8-bit optimizer compiles its step, which tensors without data cannot.
         optimizer="muon" if space.candidates[0].optimizer == "muon" else "adamw",
         device_kind=device_kind,
         gradients_stay=workload.world_size > 1
@@ -95,22 +96,22 @@ def request(space: Space, device_kind: str = "cpu") -> Describe:
 
 
 def why_untraced(space: Space, device_kind: str) -> str:
-    """The reason why a request for `space` has no models."""
+    """Why a request for `space` has no models."""
     workload = space.workload
     why = FAMILIES[workload.family].untraced(workload.recipe, device_kind)
-    return why or "what is kept on the host cannot be told apart in one"
+    return why or "a trace cannot tell which tensors are kept on the host"
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Traced bytes, extended to full depth. Arrays have one value for each candidate of a space,
-    in its order, as if it were of stage 0 without offload; NaN where the model was not traced."""
+    """Traced bytes, extended to full depth, as if in stage 0 without offload. Arrays have one
+    value for each candidate of a space, in its order; NaN if the model was not traced."""
 
     asked: Describe
     answer: Described
 
     def covers(self, space: Space, candidate: Candidate) -> bool:
-        """Whether its models were asked for, at its length."""
+        """Whether the request has its models at its length."""
         known = self.asked.seq_lens
         reached = candidate.seq_len in known or tuple(known) == _looked_at(space)
         traced = None not in self._places(space.workload, candidate)
@@ -131,7 +132,7 @@ class Trace:
         for where in _curves(space):
             seq_len = space.candidates[where[0]].seq_len
             length = known.index(seq_len) if seq_len in known else -1
-            # A deep model may peak elsewhere than shallow ones, so each moment is looked at.
+            # A deep model may peak at another moment than shallow ones, so all moments count.
             update = self._deep(space, where[0], self._updates)
             found = [
                 self._along_sizes(sizes[where], self._deep(space, where[0], at[:, length]))
@@ -152,7 +153,7 @@ class Trace:
         return over
 
     def _along_sizes(self, sizes: Array, traced: Array) -> Array:
-        """`traced` has the values at the traced micro_batches; lines between and beyond them."""
+        """Values at `sizes`, on lines through the `traced` values at the traced micro_batches."""
         known = np.array(self.asked.micro_batches, dtype=float)
         if len(known) == 1:
             return np.full(len(sizes), traced[0])
@@ -162,8 +163,8 @@ class Trace:
         return along
 
     def _deep(self, space: Space, place: int, of_shallow: Array) -> Array:
-        """The value of the candidate in that `place`, from those of shallow models, the first
-        axis."""
+        """The value of the candidate in that `place`; the first axis of `of_shallow` are shallow
+        models."""
         c = space.candidates[place]
         shares = np.array(space.workload.shares(c.depth, c.checkpointing))
         places = np.array(self._places(space.workload, c), dtype=int)
@@ -181,7 +182,7 @@ class Trace:
 
     @cached_property
     def _found(self) -> dict[object, list[int | None]]:
-        """By depth and traits."""
+        """Indices of shallow models by depth and traits."""
         return {}
 
     @cached_property

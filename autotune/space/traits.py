@@ -1,4 +1,4 @@
-"""What candidates differ in: their axes, and each of a script's own."""
+"""The traits of candidates: their axes, and each of a script's own axes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Trait:
 
     @cached_property
     def position(self) -> Array | None:
-        """The natural logarithms of its values, around 0; None where some are not positive."""
+        """The natural logarithms of its values, around 0; None if one is not positive."""
         try:
             numbers = np.array([float(value) for value in self.values])
         except ValueError:
@@ -41,7 +41,7 @@ class Trait:
 
 
 def traits(candidates: Sequence[Candidate]) -> list[Trait]:
-    """The axes of which there are several values."""
+    """The axes with several values."""
     found = [Trait(name, [getattr(c, name) for c in candidates]) for name in AXES if name != "own"]
     own = [dict(own_values(c)) for c in candidates]
     names = dict.fromkeys(name for each in own for name in each)
@@ -50,6 +50,6 @@ def traits(candidates: Sequence[Candidate]) -> list[Trait]:
 
 
 def own_values(candidate: Candidate) -> list[tuple[str, str]]:
-    """Names and values of a script's own axes: of "tp=2;attn=sdpa"."""
+    """Names and values of a script's own axes, as in "tp=2;attn=sdpa"."""
     parts = (each.partition("=") for each in candidate.own.split(";"))
     return [(name, value) for name, sign, value in parts if sign]

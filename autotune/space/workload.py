@@ -21,7 +21,7 @@ from autotune.wire.settings import Settings
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]
 RECORDED = "table:"
 SCRIPTS = ("script:", RECORDED)
-"""What models of a script begin with: one that is launched, or runs that others recorded."""
+"""Prefixes of the models of scripts: launched ones, or runs that others recorded."""
 Natural = Annotated[int, msgspec.Meta(ge=1, lt=10**9)]
 
 
@@ -40,7 +40,7 @@ def parse_global_batch(text: str, flag: str) -> GlobalBatch:
     """A global batch in tokens ("65536tok") or samples ("256").
 
     Raises:
-        UsageError: neither, or below 1.
+        UsageError: the text is neither, or below 1.
     """
     match = re.fullmatch(r"\s*(\d{1,15})\s*(tok|tokens|samples)?\s*", text)
     if match is None or int(match[1]) < 1:
@@ -62,7 +62,7 @@ class Workload:
     """0 for a script, whose model is unknown."""
     dtype: str
     engine: str
-    """As asked: "auto" is ddp for stage 0 and deepspeed for the others."""
+    """As requested: "auto" is ddp for stage 0 and deepspeed for the others."""
     world_size: Natural
     global_batch: GlobalBatch | None
     recipe: dict[str, Any] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Workload:
     shapes: list[CountedShape] = field(default_factory=list)
     """Shapes of all searched depths, if the family has no closed form."""
     length_mix: LengthMix | None = None
-    """Lengths of the samples; None where all are of a candidate's seq_len."""
+    """Lengths of the samples; None if all have a candidate's seq_len."""
     nodes: int = 1
     """Number of machines."""
 
@@ -89,20 +89,20 @@ class Workload:
 
     @property
     def of_script(self) -> bool:
-        """Whether a user's script is tuned, or was, whose model is unknown."""
+        """Whether it is a user's script, whose model is unknown."""
         return self.model.startswith(SCRIPTS)
 
     @property
     def recorded(self) -> bool:
-        """Whether others recorded its runs, and nothing else is known of it."""
+        """Whether others recorded its runs. Nothing else is known of it."""
         return self.model.startswith(RECORDED)
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Workload:
-        """What `Space.manifest` wrote as a workload.
+        """The workload that `Space.manifest` wrote.
 
         Raises:
-            UsageError: its global batch is none.
+            UsageError: its global batch is bad.
             LookupError, TypeError, ValueError: it lacks a field, or one has another type.
         """
         batch = body["global_batch"]
@@ -116,8 +116,8 @@ class Workload:
         return gpt.FAMILY.shape(depth, self.width, self.vocab_size, self.recipe)
 
     def shallow(self, of: Build | None = None) -> list[ModelSpec]:
-        """Models that tell of every deep one: one that has each part once, and for each part one
-        that has it twice. They are as wide as `of`."""
+        """Shallow models that stand for every depth: one has each part once; for each part,
+        another one has it twice. They are as wide as `of`."""
         family, parts = FAMILIES[self.family], FAMILIES[self.family].parts(self.recipe)
         wide_as = of.depth if of else None
         if of and (depths := self._repeating(of.depth, of.checkpointing)):
@@ -133,8 +133,8 @@ class Workload:
         ]
 
     def shares(self, depth: int, checkpointing: str = "none") -> list[float]:
-        """Of what each of the `shallow` has: how much makes up what one of `depth` has, of
-        whatever grows evenly with the blocks of each kind."""
+        """Weights of the `shallow` models, whose weighted sum gives a model of `depth`. They are
+        for quantities that are linear in the blocks of each kind."""
         if depths := self._repeating(depth, checkpointing):
             least, *longer = depths
             more = [(depth - least) / (each - least) for each in longer]
@@ -148,9 +148,11 @@ class Workload:
         return [1 - sum(more), *more]
 
     def _repeating(self, depth: int, checkpointing: str) -> list[int]:
-        """Where only every n-th block is checkpointed: depths that end at the same place of the
-        repeated blocks as `depth` does, the second one with these blocks once more; `depth` alone
-        where it is no deeper. Nothing where all blocks are treated alike."""
+        """Shallow depths to trace, if only every n-th block is checkpointed; else empty.
+
+        They end at the same place of a period of blocks as `depth`. The second one is a period
+        longer. If they are no shallower, `depth` stands alone.
+        """
         every = checkpointed_every(checkpointing)
         if every == 1:
             return []
@@ -162,10 +164,10 @@ class Workload:
         return [depth] if depth <= least + period else [least, least + period]
 
     def spec(self, depth: int, of: Build | None = None, wide_as: int | None = None) -> ModelSpec:
-        """What ranks build for `of`, with `depth` blocks; plain where there is no such build. As
-        wide as a model of the depth `wide_as` where that is given."""
+        """The model that ranks build for `of`, with `depth` blocks; plain without `of`. It is as
+        wide as a model of the depth `wide_as`, if given."""
         of = of or Build(depth=depth)
-        width = vocab_size = 0  # of a recipe that nobody has counted yet
+        width = vocab_size = 0  # unknown until the recipe is counted
         if self.shapes:
             width, vocab_size = self.shapes[0].width, self.shapes[0].vocab_size
         elif not FAMILIES[self.family].counted:
@@ -187,22 +189,22 @@ class Workload:
         return accum if accum and not rest else None
 
     def replicas(self, of: Settings) -> int:
-        """Ranks, or groups of ranks, with data of their own, as it was asked for."""
+        """Requested number of ranks, or groups of ranks, with data of their own."""
         return max(1, self.world_size // of.ranks_a_replica)
 
     def shard(self, of: Settings) -> int:
-        """Replicas that share one copy of the weights, where a script is told to."""
+        """Number of replicas that share one copy of the weights, if a script is told to."""
         return self.replicas(of) if of.dp_shard == "auto" else int(of.dp_shard)
 
     def over(self, replicas: int | None, of: Settings) -> Workload:
-        """With batches that so many replicas share: as was asked for, where it is None."""
+        """The workload if `replicas` share its batches; None for the requested number."""
         return replace(self, world_size=replicas * of.ranks_a_replica) if replicas else self
 
     def micro_steps(self, candidate: Candidate) -> int:
-        """`grad_accum` of a candidate that is known to divide the global batch.
+        """`grad_accum` of a candidate that divides the global batch.
 
         Raises:
-            ValueError: it does not.
+            ValueError: it does not divide it.
         """
         accum = self.grad_accum(candidate)
         if accum is None:
@@ -214,7 +216,7 @@ class Workload:
         return candidate.micro_batch * self.replicas(candidate) * self.micro_steps(candidate)
 
     def batches(self, candidate: Candidate) -> Batches | None:
-        """How batches are made where lengths differ; None without a mix."""
+        """The batches, if lengths differ; None without a mix."""
         mix = self.length_mix
         return None if mix is None else mix.batches(candidate, self.world_size)
 
@@ -236,7 +238,7 @@ class Workload:
         mix, batches = self.length_mix, self.batches(candidate)
         if mix is None or batches is None:
             return 1.0
-        if candidate.compile == "off" or candidate.dynamic == "on":  # an optimizer has one
+        if candidate.compile == "off" or candidate.dynamic == "on":  # one for all lengths
             return 1.0
         ranks = self.world_size
         return batches.shapes(mix.run_steps * self.micro_steps(candidate) * ranks)

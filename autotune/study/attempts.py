@@ -25,9 +25,9 @@ def after(*, warm_memory: bool, over: bool, disturbed: bool, others_memory: bool
 
     Args:
         warm_memory: a memory verdict of a warm group: earlier probes may be the cause.
-        over: it was put off, or no attempt or time is left.
-        disturbed: by something that a repeat may be rid of.
-        others_memory: others' memory changed, which a fresh group sees as it is now.
+        over: the probe was put off, or no attempt or time is left.
+        disturbed: something disturbed it that may not disturb a repeat.
+        others_memory: others' memory changed; a fresh group reads it anew.
     """
     if warm_memory:
         return Next.FRESH
@@ -46,11 +46,11 @@ class Probed:
     compiles_s: Sequence[float] = ()
     """Seconds of each compilation."""
     put_off: bool = False
-    """It says nothing of the candidate, which did not cause it."""
+    """The outcome says nothing of the candidate, e.g. since a node was lost."""
     suspect: bool = False
-    """It was put off while it ran: the candidate may be the cause."""
+    """The probe was put off while it ran: the candidate may be the cause."""
     gone: str = ""
-    """Why nothing more can run there; empty if something can."""
+    """Why the slot can run nothing more; empty if it can."""
 
 
 @dataclass(kw_only=True)

@@ -20,8 +20,7 @@ from autotune.study.work import NextWork, Slot, Work
 FINAL_ROUNDS = 2
 """The fewest rounds of the winner."""
 FIRST_ROUNDS, MOST_ROUNDS = 8, 32
-"""The most rounds of one candidate: before the search goes on, and in all. A smaller difference
-does not matter."""
+"""The most rounds of one candidate: before the search goes on, and in all."""
 VAIN_ROUNDS = 4
 """Rounds of each of the two best before finals may end because the noise hides the better one."""
 SURE = 0.95
@@ -29,7 +28,7 @@ SURE = 0.95
 FINALS_SHARE = 0.4
 """The largest share of the budget for finals."""
 PHASES_SHARE = 0.5
-"""The largest share of what is left of the budget, for a launch for a script's phases."""
+"""The largest share of the remaining budget for a launch for a script's phases."""
 CLOSING_S = 1.0
 """Seconds to end the last group and write the result."""
 
@@ -37,15 +36,15 @@ CLOSING_S = 1.0
 class Finals:
     """Rounds of the `finalists` best, until one is surely the best, or the budget ends.
 
-    The script of what would win is launched once more, for its phases, if the user said how to
-    reach them. If there is no room for these, the next best comes up.
+    If the user said how to reach the script's phases, the winner is launched once more for them.
+    If they do not fit, the next best comes up.
     """
 
     def __init__(self, space: Space, slots: Slots, records: Records, finalists: int) -> None:
         self._workload = space.workload
         self._has_phases = bool(space.workload.recipe.get("phase_args"))
         self._launched: set[Candidate] = set()
-        """Those that need no launch for their phases in this process."""
+        """Candidates that need no launch for their phases in this process."""
         self._first_build = space.opening[0]
         self._slots, self._clock, self._pace = slots, slots.clock, slots.pace
         self._records = records
@@ -55,7 +54,7 @@ class Finals:
         self._made_on: Counter[tuple[Candidate, Slot]] = Counter()
         self._put_offs: Counter[Candidate] = Counter()
         self.unconfirmed: Candidate | None = None
-        """The winner of an earlier run, whose measurements did not confirm it: it comes first."""
+        """The winner of an earlier run that was not confirmed: it comes first."""
         self.out_of_time = False
         """Whether the budget had no time for another round."""
         self.under_way = False
@@ -129,7 +128,7 @@ class Finals:
         return found[0], self._work(number, *found, phases=phases)
 
     def _next_for_phases(self, free: Sequence[Slot], rounds: int) -> tuple[Slot, Record] | None:
-        """What would win after so many `rounds` of it, if it was not launched for its phases."""
+        """The winner by `rounds` rounds, if it was not launched for its phases yet."""
         if not self._has_phases or self._slots.running or self._records.finals:
             return None
         choice = self._ledger.choice()
@@ -145,7 +144,7 @@ class Finals:
         return (free[0], choice.record) if needed_s else None
 
     def _phases_s(self, candidate: Candidate) -> float:
-        """Seconds to keep for its launch for phases; 0 where there is none to come."""
+        """Seconds to keep for its launch for phases; 0 if none will come."""
         done = {r.candidate for r in self._ledger.records
                 if r.purpose == "phases" and not r.outcome.put_off}  # fmt: skip
         if candidate in self._launched | done or not self._has_phases:
@@ -235,11 +234,10 @@ class Finals:
             self.out_of_time = self._ended = True  # the budget ended in this round
 
     def _next(self, free: Sequence[Slot]) -> tuple[Slot, Record] | None:
-        """A free slot, and the search record of the candidate to measure there; None if all is
-        settled, or runs.
+        """A free slot and the search record to measure there; None if all are settled or run.
 
-        Of the two candidates that are most likely the best, it takes the one with fewer rounds
-        ("top-two", Russo, Operations Research 2020). Several slots run several rounds at once. The
+        The two likeliest winners come first, and of them the one with fewer rounds. Source:
+        "top-two", Russo, Operations Research 2020. Several slots run several rounds at once. The
         rounds of one candidate rotate over the slots.
         """
         if (left := self._left_unconfirmed()) is not None:
@@ -263,7 +261,7 @@ class Finals:
         return None
 
     def _left_unconfirmed(self) -> Record | None:
-        """The search record of `unconfirmed`, until it had rounds in this run or is confirmed."""
+        """The search record of `unconfirmed`, until it had its rounds or is confirmed."""
         candidate = self.unconfirmed
         made = sum(n for (each, _), n in self._made_on.items() if each == candidate)
         if candidate is None or made >= FINAL_ROUNDS:
@@ -288,8 +286,7 @@ class Finals:
         return alone or self._is_sure(finalists[0]) or self._is_in_vain(finalists)
 
     def _owed(self, finalists: list[Record]) -> list[Record]:
-        """The one that was the fastest in the search, unless it had a final: what is believed must
-        stand up to it."""
+        """The fastest candidate of the search, if it had no final yet."""
         fastest = max(finalists, key=self._ledger.searched, default=None)
         return [] if fastest is None or self._rounds(fastest.candidate) else [fastest]
 
@@ -299,7 +296,7 @@ class Finals:
         return made < VAIN_ROUNDS and not self._ledger.agrees(leader.candidate)
 
     def _is_in_vain(self, finalists: list[Record]) -> bool:
-        """Whether the budget lacks the time for the rounds that tell the two best apart."""
+        """Whether the budget is too short to tell the two best apart."""
         repeats = self._ledger.repeats
         if len(finalists) < 2 or repeats is None or not repeats.noisy:
             return False
@@ -336,7 +333,7 @@ class Finals:
     def _finalists(self) -> list[Record]:
         """The best contenders, and the fastest of the search in place of the last of several.
 
-        Those that lost node after node are left out: they may be the cause.
+        Candidates that lost node after node are left out: they may be the cause.
         """
         able = [
             r for r in self._ledger.contenders if self._put_offs[r.candidate] < SUSPICIOUS_LOSSES

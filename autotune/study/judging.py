@@ -71,7 +71,7 @@ class Judge:
         power_w = report.energy.joules / sum(report.step_s) if report.energy else None
         ran = interval(report.step_s)
         build = job.candidate.build
-        # What was compiled before comes from the study's cache, which a run may not have.
+        # A repeated compilation comes from the study's cache; a later run may have no such cache.
         shape_s = self._shape_s[build] = max(self._shape_s.get(build, 0.0), report.shape_compile_s)
         step = self._step(job, ran)
         return measurement(
@@ -92,8 +92,10 @@ class Judge:
         )
 
     def _step(self, job: Job, ran: Interval) -> Interval:
-        """A step of the real schedule: where lengths differ and the longest alone `ran`, as much
-        shorter as batches are expected to be."""
+        """A step of the real schedule.
+
+        If lengths differ and only the longest `ran`, it is scaled to the expected batches.
+        """
         workload = self._space.workload
         if job.mixed:
             cycle_steps = workload.cycle_steps(job.candidate, job.micro_steps)

@@ -19,10 +19,10 @@ from autotune.study.predict.predictor import Predictor
 from autotune.study.samplers.open_candidates import OpenCandidates
 
 SURE = 2.0
-"""Standard deviations that make a difference certain."""
+"""A difference of so many standard deviations is certain."""
 DRAWS = 2000
 FRAGILE_BREAKS = 2
-"""A build of which so many probes broke is tried only when nothing else is left."""
+"""After so many broken probes a build is tried only when nothing else is left."""
 
 
 class Ledger:
@@ -69,8 +69,8 @@ class Ledger:
 
     @property
     def untried(self) -> list[tuple[str, Any]]:
-        """Searched axes with a value that no record tells anything of. A micro-batch is told of by
-        its neighbours."""
+        """Searched axes, each with a value of which no record tells. Micro-batches are left out:
+        their neighbours tell of them."""
         known = [r.candidate for r in self.all if not r.outcome.put_off]
         return [
             (name, value)
@@ -141,9 +141,7 @@ class Ledger:
 
     @property
     def contenders(self) -> list[Record]:
-        """Those, and candidates that fit but were stopped early. The best by all measurements come
-        first.
-        """
+        """`fitting`, and candidates that fit but were stopped early; the best come first."""
         return sorted(self._fitted(), key=lambda r: self.believed(r.candidate), reverse=True)
 
     def _fitted(self) -> list[Record]:
@@ -175,18 +173,17 @@ class Ledger:
         return self._work[candidate] / math.exp(self._log_cost.mean[self._place[candidate]])
 
     def searched(self, record: Record) -> float:
-        """The value of the objective that the search measured; 0 where it did not to the end."""
+        """The objective's value as the search measured it; 0 if it did not finish."""
         whole = record.outcome.verdict == Verdict.OK
         return record.measured.value(self._objective) if whole else 0.0
 
     def agrees(self, candidate: Candidate) -> bool:
-        """Whether its finals, of which there is one, agree as those of a confirmed result do."""
+        """Whether its finals agree as a confirmed result needs it; there is at least one."""
         seen = [r for r in self.records if r.candidate == candidate]
         return agree(seen, self._space.workload, self.repeats)
 
     def certainty(self, of: Candidate) -> Certainty | None:
-        """How sure it is that `of` is the best candidate that fits; None if it failed since, or
-        nothing else fits."""
+        """How surely `of` is the best that fits; None if it failed since or is the only one."""
         if of not in self._certain:
             self._certain[of] = self._certainty(of)
         return self._certain[of]
@@ -209,8 +206,10 @@ class Ledger:
         )
 
     def rounds_to_tell(self, one: Candidate, other: Candidate) -> float:
-        """Finals of each until `winner` rules out the slower one, if they differ as expected: the
-        standard error of their difference is then no larger than the difference."""
+        """Finals of each until `winner` rules out the slower one, if they differ as expected.
+
+        The standard error of their difference is then no larger than the difference.
+        """
         apart = abs(math.log(self.believed(one) / self.believed(other)))
         repeats = self.repeats
         return 2 * (repeats.spread / max(apart, EQUAL)) ** 2 if repeats is not None else 0.0
@@ -243,12 +242,12 @@ class Ledger:
         ]
 
     def finals_of(self, candidate: Candidate) -> list[Record]:
-        """Those of `candidate`."""
+        """Final rounds of `candidate`."""
         return [r for r in self.finals if r.candidate == candidate]
 
     def needed_step_s(self, candidate: Candidate) -> float | None:
-        """Seconds per step above which `candidate` cannot be as good as the incumbent. If lengths
-        differ, a step of the longest samples is meant."""
+        """Seconds per step above which `candidate` is worse than the incumbent. If lengths differ,
+        this is a step of the longest samples."""
         incumbent = self.incumbent
         if incumbent is None or self._objective == "tokens_per_joule":  # seconds do not tell
             return None

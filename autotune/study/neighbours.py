@@ -1,8 +1,8 @@
 """Groups that run side by side on a machine: whether they disturb each other's timing.
 
-They share memory, power, cooling and the processor. So a candidate that was measured alone is
-measured once more while all others make the same steps. Where that takes noticeably longer, and
-until it is known, one group at a time makes steps; groups start whenever they like.
+They share memory, power, cooling and the processor. So the study repeats one measurement while all
+other groups make the same steps. If that takes noticeably longer, one group at a time makes steps.
+So it is until the comparison was made. Groups may start at any time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Neighbours:
 
     @contextmanager
     def turn(self, machine: str) -> Iterator[None]:
-        """Wait until a group on `machine` may make its steps, which it does within this.
+        """Wait until a group on `machine` may make its steps; it makes them in this context.
 
         Raises:
             StopRequestedError: the user asked to stop.
@@ -74,8 +74,7 @@ class Neighbours:
     def compare(
         self, slots: Sequence[Slot], first: Slot, work: Work, alone: Measurement
     ) -> Iterator[NextWork]:
-        """Have all `slots` run the job at once that was measured `alone` in the `first`; then
-        decide."""
+        """Run the job in all `slots` at once that was measured `alone` in `first`; then decide."""
         self.compared = True
         self._awaited = len(slots)
         waiting = [first, *(slot for slot in slots if slot is not first)]
@@ -83,7 +82,7 @@ class Neighbours:
 
         def told(slot: Slot, probed: Probed) -> None:
             found[slot] = probed
-            self._together.set()  # also where it did not come to its steps
+            self._together.set()  # also if the probe never made steps
 
         def next_work(free: Sequence[Slot]) -> tuple[Slot, Work] | None:
             if not waiting:

@@ -30,10 +30,10 @@ BUSY, HEAT, MEMORY = "busy", "heat", "memory"
 FOREIGN_SHARE = 0.01
 """The share of the capacity by which others' memory may change in a probe."""
 SUSTAIN_S, FINAL_S, FULL_BUDGET_S = 3.0, 10.0, 600.0
-"""On CUDA: seconds of steps before the first timing of a group, and of timing in a final, in a
-budget of the last number. Smaller budgets have less, in proportion."""
+"""On CUDA: seconds of steps before a group is first timed, seconds of timing in a final, and the
+budget for both. Smaller budgets have less, in proportion."""
 ENERGY_S = {"cpu": 0.5, "cuda": 3.0}
-"""The least seconds of timing if the objective is of energy. A GPU's counter moves ten times a
+"""The least seconds of timing for an objective of energy. A GPU's counter moves ten times a
 second."""
 PAY_BACK = 2.0
 """A group stays up until its probes took this many times its start."""
@@ -42,10 +42,10 @@ PAY_BACK = 2.0
 def rule_for(device_kind: str, options: Options, *, final: bool = False) -> Rule:
     """The stopping rule's numbers.
 
-    15 s of steady steps know a median to 1 % on an idle GPU; in a short budget no probe may take
-    more than a fiftieth of it. A CPU shares its cores with the rest of the machine: 2 %. A GPU's
-    clocks fall under load: a group runs before it is timed, and finals are timed for long. An
-    emulated one's do not.
+    15 s of steady steps give a median to 1 % on an idle GPU. In a short budget a probe takes at
+    most a fiftieth of it. A CPU shares its cores with the rest of the machine: 2 %. A GPU's clocks
+    fall under load: a group runs before it is timed, and finals are timed for long. The clocks of
+    emulated GPUs do not fall.
     """
     limit_s = min(15.0, max(2.0, options.limits.budget_s / 50))
     on_cpu = device_kind == "cpu"
@@ -81,7 +81,7 @@ class Prober:
         self._last_start_s = 0.0
         self._group_probe_s = 0.0
         self._normal: set[str] = set()
-        """Disturbances of every attempt at a probe: repeating does not help against them."""
+        """Disturbances in every attempt at a probe: a repeat does not avoid them."""
 
     @property
     def owed(self) -> bool:
@@ -160,9 +160,9 @@ class Prober:
         return {name for name, is_so in seen.items() if is_so}
 
     def _calmer(self, first: Outcome | None, second: Outcome) -> Outcome:
-        """Of two attempts the one to keep: what is surer of memory, else the calmer one.
+        """The attempt to keep: the surer one about memory, else the calmer one.
 
-        The second was in a fresh group where memory was short in the first.
+        If memory was short in the first, the second ran in a fresh group.
         """
         if first is None:
             return second

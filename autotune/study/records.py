@@ -57,8 +57,10 @@ class Records:
         self.reporter.told(record, self.ledger.incumbent)
 
     def learn(self, news: News) -> bool:
-        """Learn the results of other processes, and close the candidates that they probe. True if
-        this process may have something else to do now."""
+        """Learn the results of other processes, and close the candidates that they probe.
+
+        True if this process may have something else to do now.
+        """
         ledger = self.ledger
         skipped = ledger.take(news.records)
         self.journal.append([*news.records, *skipped])

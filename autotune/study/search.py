@@ -1,4 +1,4 @@
-"""The search: ask for candidates, probe them, tell what came of them."""
+"""The search: ask for candidates, probe them, tell their outcomes."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from autotune.study.slots import Slots
 from autotune.study.work import NextWork, Slot, Work
 
 LOSABLE = 0.08
-"""Share of the probes that may go to candidates that may well not fit. One probe always may."""
+"""Share of the probes that may be lost to candidates that do not fit. One probe always may."""
 LIKELY, EVEN, DARING = 0.8, 0.5, 0.3
 """The least chance of fitting that is worth a probe: after too many losses, in the search, and
 after finals, which leave time for uncertain candidates."""
 HOPELESS_STARTS = 3
-"""The study ends if so many probes in a row break before anything was measured."""
+"""The study ends if so many probes in a row break before the first measurement."""
 
 FEW, ENOUGH = 10, 20
-"""Fewer launches of a script are hardly a search; so many are, unless it has fewer candidates."""
+"""Fewer launches of a script are hardly a search; so many are enough for one."""
 _SPENT = "its part of the budget is spent"
 
 
@@ -51,7 +51,7 @@ class _Round:
 
 
 class Search:
-    """The search runs until its part of the budget is spent, or nothing more is worth a probe."""
+    """Runs until its part of the budget is spent, or nothing more is worth a probe."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Search:
         sampler: Sampler,
         trials: int | None,
     ) -> None:
-        """`trials` bounds the probes. What `finals` need of the budget is not the search's."""
+        """`trials` bounds the probes. The search leaves `finals` their part of the budget."""
         self._space = space
         self._slots, self._clock, self._pace = slots, slots.clock, slots.pace
         self._records = records
@@ -79,7 +79,7 @@ class Search:
         """The round of each slot."""
         self._why = ""
         self._runs = 0
-        """Turns of the search, between which finals are made."""
+        """Turns of the search; finals come between them."""
         self._put_offs: Counter[Candidate] = Counter()
 
     def restore(self, suspects: set[Candidate], interrupted: Sequence[Candidate]) -> None:
@@ -94,7 +94,7 @@ class Search:
 
     @property
     def out_of_time(self) -> bool:
-        """Whether the budget ended it, so far."""
+        """Whether the budget ended the last turn."""
         return self._why == _SPENT
 
     def launch_s(self) -> float:
@@ -199,8 +199,10 @@ class Search:
 
     @property
     def _start_s(self) -> float:
-        """Seconds of starting a group for the next probe, once it is known from a measurement that
-        each probe needs its own."""
+        """Seconds to start a group for the next probe, if each probe needs its own.
+
+        0 until a measurement showed that.
+        """
         alive = any(slot.runner.live_build is not None for slot in self._slots)
         waiting = alive or self._slots.running or not self._ledger.fitting
         return 0.0 if waiting else self._pace.start_s(self._space.opening[0])
@@ -215,11 +217,11 @@ class Search:
         return queue_s > 0 and self._has_time(probe_s) and not self._has_time(probe_s + queue_s)
 
     def _begun(self) -> int:
-        """Number of probes that ended or run, also in other processes."""
+        """Number of probes that ended or run, other processes' included."""
         return self._ledger.probed + len(self._slots.running) + len(self._records.running)
 
     def _pending(self) -> list[Candidate]:
-        """Candidates that run, or wait for their probe; also of other processes."""
+        """Candidates that run or wait for their probe, other processes' included."""
         waiting = [asked.candidate for each in self._rounds.values() for asked in each.waiting]
         return [*self._slots.running, *waiting, *self._records.running]
 
@@ -249,7 +251,7 @@ class Search:
         asked: Sequence[Candidate] = (),
     ) -> Ask:
         ledger, pending = self._ledger, [*self._pending(), *asked]
-        # Candidates of the live build are the cheaper by a group's start.
+        # Candidates of the live build save a group's start.
         costs = Costs(
             live_build=slot.runner.live_build,
             start_s=self._pace.start_s,
@@ -268,23 +270,23 @@ class Search:
     def _least_chance(self) -> float:
         """The chance of fitting with which a candidate is worth a probe now."""
         ledger, running = self._ledger, self._slots.running
-        # Those of an earlier run, or of another process, left this one no time.
+        # Finals of an earlier run, or of another process, left this one no time.
         finals = ledger.finals if self._runs > 1 else []
         lost_finals = sum(r.outcome.verdict.bounds_memory for r in finals)
         # What runs may be lost, too.
         lost = ledger.lost + ledger.predictor.expected_lost(running)
         least = least_chance(ledger.probed + len(running), lost, len(finals), lost_finals)
-        # Without peaks, only what is near the limit tells where it is.
+        # Without peaks, only candidates near the limit tell where it is.
         return min(least, EVEN) if self._space.workload.recorded else least
 
     def _ask_round(self, slot: Slot) -> list[Asked]:
         """Some open candidates of one build for `slot`, ascending in tokens.
 
         Some samplers do not know the cost of starting a group. They are asked for several
-        candidates at once. The live group stays until its probes have paid for its start, unless
-        all of its last round were too slow. Then come the builds of the opening, then those that
-        the sampler chooses. While nothing fits, or a script fails, the smallest open candidate
-        comes next, alone. A resumed study begins with the interrupted rounds.
+        candidates at once. The live group stays until its probes have paid for its start, or its
+        whole last round was too slow. Then come the builds of the opening, then those that the
+        sampler chooses. While nothing fits, or a script fails, the smallest open candidate comes
+        next, alone. A resumed study begins with the interrupted rounds.
         """
         size, journal, opened = self._sampler.round, self._records.journal, self._ledger.opened
         ask = partial(self._ask_after, slot)
@@ -365,7 +367,7 @@ class Search:
             self._put_off_round(slot, probed.gone)
 
     def _tell_pace(self) -> None:
-        """After the first launch, that the budget has time for few."""
+        """Note after the first launch if the budget has time for few."""
         launch_s, budget_s = self.launch_s(), self._clock.budget_s
         few = max(1, round(budget_s / launch_s))
         if few >= min(FEW, self.enough):
@@ -392,16 +394,15 @@ class Search:
 
 
 def least_chance(probes: int, lost: float, finals: int, lost_finals: int) -> float:
-    """The chance of fitting with which a candidate is worth a probe, after so many probes and
-    finals, some of them lost to memory."""
+    """The least chance of fitting that is worth a probe, after so many probes and finals."""
     if finals and lost + lost_finals + 1 <= LOSABLE * (probes + finals + 1):
         return DARING
     return EVEN if lost + 1 <= max(1.0, LOSABLE * (probes + 1)) else LIKELY
 
 
 AskFor = Callable[[Build | None, Candidate | None, Sequence[Candidate], News], Ask | None]
-"""Makes the question to a sampler from a build, a candidate, the pending candidates, and the news
-of other processes; None if they leave nothing to ask for."""
+"""Makes the question to a sampler from a build, a candidate, pending candidates and the news. None
+if nothing is left to ask for."""
 
 
 def ask_round(

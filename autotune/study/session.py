@@ -1,4 +1,4 @@
-"""One run of a study in its folder: of a new one, or of one that was interrupted."""
+"""One run of a study in its folder: of a new or an interrupted study."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ from autotune.study.why_nothing import why_nothing
 from autotune.wire.budget import Clock, StopFlag
 
 ENOUGH_FINALS = 10
-"""The budget that is advised has time for so many."""
+"""The advised budget has time for so many finals."""
 SHOWN_UNTRIED = 3
-"""So many values of axes that no probe told of are named."""
+"""At most so many untried values of axes are named."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOST = (errno.EROFS, errno.EIO, errno.ESTALE)
 
@@ -60,13 +60,13 @@ class Resumed:
 
     argv: list[str]
     budget_s: float | None
-    """From now on; None for what is left of the last one."""
+    """From now on; None for the rest of the last budget."""
     accepted: Changes
-    """What is not as it was when the study began."""
+    """Changes since the study began."""
     check_idle: Callable[[], None]
-    """Raises `UsageError` where others use the devices; a result is shown again all the same."""
+    """Raises `UsageError` if others use the devices. Not called to show a result again."""
     joined: bool = False
-    """Whether it is another process's study, in a folder of its own here."""
+    """Whether this process joins another one's study, with a folder of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,17 +79,17 @@ class Setup:
     manifest: Manifest
     resumed: Resumed | None = None
     built_in: bool = False
-    """Whether nothing was named to be tuned."""
+    """Whether the user named no model or script."""
 
 
 def run(setup: Setup, *, reporter: Reporter, clock: Clock, stop: StopFlag) -> StudyEnd:
-    """Run the study in its folder; write its result there.
+    """Run the study in its folder; write its result there; return how it ended.
 
-    The budget is that of `clock`. Returns how it ended; no process of the study is left, however
-    that was. The signals that `stop` hears are restored.
+    The budget is that of `clock`. No process of the study is left. The signal handlers of `stop`
+    are restored.
 
     Raises:
-        UsageError: what is to be resumed cannot be read back.
+        UsageError: the study to resume cannot be read back.
     """
     folder = Folder(Path(setup.manifest.folder))
     stack = ExitStack()
@@ -114,7 +114,7 @@ def run(setup: Setup, *, reporter: Reporter, clock: Clock, stop: StopFlag) -> St
             with session.study() as study:
                 study.run()
             ended = session.result(study)
-        except ModelError as error:  # whoever looks at the folder later is told, too
+        except ModelError as error:  # the folder tells it later, too
             session.end(StudyEnd(Ending.NO_MEASUREMENT, str(error)))
             raise
         session.end(ended)
@@ -130,7 +130,7 @@ def run(setup: Setup, *, reporter: Reporter, clock: Clock, stop: StopFlag) -> St
 
 
 def _not_measured(untried: Sequence[tuple[str, Any]]) -> str:
-    """That no probe told of these values of axes, and how one would."""
+    """A note: no probe tried these values of axes, and how to try them."""
     names = [str(value) if name == "own" else f"{name} {value}" for name, value in untried]
     more = f" and {len(names) - SHOWN_UNTRIED} more" if len(names) > SHOWN_UNTRIED else ""
     name, value = untried[0]
@@ -142,7 +142,7 @@ def _not_measured(untried: Sequence[tuple[str, Any]]) -> str:
 
 
 def _is_of(folder: Path, error: OSError) -> bool:
-    """Whether `error` is about files of the study, and not about anything else."""
+    """Whether `error` is about files of the study."""
     named = error.filename is not None and str(error.filename).startswith(str(folder))
     return named or error.errno in (*_FULL, *_LOST)
 
@@ -157,7 +157,7 @@ def _why_unwritable(folder: Path, error: OSError) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Session(Setup):
-    """The same while it runs."""
+    """A `Setup` while it runs."""
 
     folder: Folder
     journal: Journal
@@ -166,7 +166,7 @@ class _Session(Setup):
     stop: StopFlag
 
     def begin(self) -> StudyEnd | None:
-        """Tell the journal and the user. How the study ended, where there is no more to do."""
+        """Tell journal and user of the start. Returns an end if nothing is left to do."""
         resumed = self.resumed
         past = self.journal.past
         if resumed is None:
@@ -203,7 +203,7 @@ class _Session(Setup):
         self._report()
 
     def _again(self, ended: StudyEnd) -> StudyEnd | None:
-        """Show the result of a study that did all it could; None where it has to be made again."""
+        """Show the result of a finished study; None if it has to be written again."""
         best = None
         if ended.code == Ending.FOUND:
             try:
@@ -275,7 +275,7 @@ class _Session(Setup):
                     runner.kill()
                 self.reporter.abandon()
 
-            for _ in range(2):  # the second where a second interrupt comes in the first
+            for _ in range(2):  # again if another interrupt comes in the first
                 stack.callback(close)
             self.stop.kill = leave
             study = Study(
@@ -297,13 +297,13 @@ class _Session(Setup):
             yield study
 
     def _lose(self, why: str) -> None:
-        """Go on without a node. Called by a thread."""
+        """Note that the study goes on without a node. Called by a thread."""
         self.journal.lost.append(Lost(round(self.clock.elapsed_s(), 3), why))
         self.reporter.note(why)
 
     @property
     def _rows(self) -> int | None:
-        """That a script's model was seen to get of each sample before the study went on."""
+        """The rows of each sample that a script's model got in the earlier run."""
         found = (record.outcome.measurement for record in self.journal.past.records)
         return max((each.ran.rows for each in found if each and each.ran), default=None)
 
@@ -313,14 +313,14 @@ class _Session(Setup):
 
     @cached_property
     def _device(self) -> Device:
-        """What each group has of it."""
+        """The device as each group has it."""
         return self.testbed.device.shares(self._slots, self.space.workload.world_size)[0]
 
     def result(self, study: Study) -> StudyEnd:
         """Write what the study found.
 
         Raises:
-            UnreachableError: its storage could not be told of all.
+            UnreachableError: the storage did not take all of it.
         """
         best = self._publish(study.ledger, study.stopped_in)
         ended = self._ended(study, best)
@@ -373,7 +373,7 @@ class _Session(Setup):
         return StudyEnd(Ending.FOUND)
 
     def _report(self) -> None:
-        """Write the page of the study; it is not worth the study's exit code."""
+        """Write the page of the study. A failure does not change the exit code."""
         try:
             write_whole(self.folder.report, page(read(self.folder.path)))
         except Exception as error:  # noqa: BLE001 - what was measured is written, whatever it is
@@ -384,25 +384,24 @@ class _Session(Setup):
         self.reporter.note(f"Report: {self.folder.report}")
 
     def _log(self, ledger: Ledger) -> None:
-        """Write the trials as others' trackers have them, where that is asked for."""
+        """Write the trials for other trackers, if the user asked for it."""
         records, limits = ledger.records, self.space.limits
         for name in self.options.output.log or ():
             try:
                 place = loggers.write(name, records, limits, self.folder.path)
                 self.reporter.note(f"Log: {place.name}/ has the trials for {name}")
-            except OSError as error:  # the result is there all the same
+            except OSError as error:  # best.json is written all the same
                 self.reporter.note(f"--log {name}: could not be written: {error}")
 
     def _command(self, record: Record) -> list[str] | None:
-        """What starts the user's own script as in `record`; None where there is none."""
+        """The command that starts the user's script as in `record`; None without a script."""
         if not self.space.workload.recipe.get("command"):
             return None
         kind = self.testbed.device.kind
         return shown_command(self.space, record, self.options, kind, self.folder.exports)
 
     def _publish(self, ledger: Ledger, stopped_in: str | None = None) -> Best | None:
-        """Write best.json as far as `ledger` knows it; None where nothing fits, and then what an
-        earlier incumbent left is gone."""
+        """Write best.json from `ledger`. None if nothing fits: an earlier best.json is deleted."""
         choice = ledger.choice()
         if choice is None:
             self.folder.best.unlink(missing_ok=True)

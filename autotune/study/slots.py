@@ -1,8 +1,8 @@
 """Slots: each runs one probe at a time, and gets another one at its end.
 
 Each probe runs in a thread. The thread that calls `run` does all else: it asks, tells and writes.
-On virtual time there are no threads: a probe is carried out at its start, and reported when the
-clock has reached its end.
+On virtual time there are no threads. A probe is carried out at its start, and reported when the
+clock reaches its end.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class Slots:
             raise
 
     def close(self) -> None:
-        """Wait for the running probes, which were asked to stop. A probe is excused if it ended
-        unheard, since another slot failed."""
+        """Wait for the running probes, which were asked to stop. Excuse those whose end was not
+        heard, since another slot failed."""
         self._threads.shutdown()
         while not self._ended.empty():
             slot, _ = self._ended.get()

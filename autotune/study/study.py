@@ -39,7 +39,7 @@ TRACE_S, TRACE_SHARE = 10.0, 0.1
 
 
 class Study:
-    """One study over one space. What was measured before, by `journal`, it goes on from."""
+    """One study over one space. It goes on from the measurements in `journal`."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Study:
             Predictor, space, device_kind, earlier, objective=options.search.objective
         )
         predictor = self._new_predictor()
-        # Resumed with another seed, or it would draw again what it drew at first.
+        # A resumed study needs another seed, or it would repeat its first draws.
         seed = (options.search.seed + past.trials + int(journal.part or "0", 16)) % 2**32
         sampler = samplers.make(
             options.search.sampler, space, predictor, options.search.objective, seed
@@ -86,11 +86,11 @@ class Study:
         self._records = Records(self.ledger, journal, reporter, publish)
         self._tracer = runners[0]
         self.lost = ""
-        """Why nothing could be run any more; empty where it could."""
+        """Why nothing could run any more; empty otherwise."""
         self.stopped_in: str | None = None
-        """What the user ended early: search or finals."""
+        """The part that the user ended early: search or finals."""
         self.away: UnreachableError | None = None
-        """Why the storage could not be told any more."""
+        """Why the storage could not be reached any more."""
         # A modelled time is the same in every round.
         finalists = 0 if options.devices.emulated else options.search.finals
         self._finals = Finals(space, self._slots, self._records, finalists)
@@ -106,7 +106,7 @@ class Study:
             self._restore()
 
     def run(self) -> None:
-        """What was measured is in the ledger even if the user stopped it."""
+        """Search and finals. The ledger has all measurements even if the user stopped it."""
         try:
             self._trace()
             for next_work in self._turns():
@@ -123,30 +123,30 @@ class Study:
             self.away = error
 
     def _turns(self) -> Iterator[NextWork]:
-        """Search and finals in turn: what has work for the slots, one after the other."""
+        """Search and finals in turn, each as the source of work for the slots."""
         made, first = (yield from self._turn()), True
-        # Finals that end early, or find out that nothing fits after all, leave time to search;
-        # so may those of a run that was interrupted.
+        # Finals may leave time to search: they end early, nothing fits in them, or an earlier
+        # run made them.
         while (made or first) and not self._finals.out_of_time:
             made, first = (yield from self._turn()), False
         while self._records.wait(self._has_time):
             yield from self._turn()
 
     def _turn(self) -> Generator[NextWork, None, int]:
-        """How many probes were made."""
+        """One turn; returns the number of probes."""
         searched = yield from self._search.turn()
         return searched + (yield from self._finals.turn())
 
     def lacking_s(self) -> float | None:
-        """Seconds of one final, if the budget left no time for those that the result needs."""
+        """Seconds of one final, if the budget was too short for the needed finals."""
         choice = self.ledger.choice()
         if choice is None or choice.confirmed or not self._finals.out_of_time:
             return None
         return self._finals.round_s(choice.record)
 
     def few(self, folder: str) -> str | None:
-        """That the budget had time for few candidates of a script, and what gives it more in that
-        `folder`."""
+        """A note if the budget had time for few candidates of a script. It says how to go on in
+        that `folder`."""
         tried, search = self.ledger.probed, self._search
         every = len(self._space.candidates)
         if not self._space.workload.of_script or not search.out_of_time or tried >= FEW:
@@ -159,11 +159,11 @@ class Study:
         )
 
     def close(self) -> None:
-        """Wait for what still runs, which was asked to stop."""
+        """Wait for the running probes, which were asked to stop."""
         self._slots.close()
 
     def _trace(self) -> None:
-        """Before anything is timed: on a machine of few cores it would be in the way."""
+        """Trace before anything is timed: it would disturb a machine of few cores."""
         clock = self._clock
         limit_s = max(TRACE_S, TRACE_SHARE * clock.budget_s)
         found = self._tracer.trace(self._space, limit_s, clock.at(clock.budget_s - CLOSING_S))
@@ -177,7 +177,7 @@ class Study:
         return self._clock.remaining_s() > CLOSING_S
 
     def _agree(self) -> None:
-        """Know the same as every process of the study, whatever the order it was learned in."""
+        """Start over with the records in the order that all processes of the study share."""
         predictor = self._new_predictor()
         if self._traced is not None:
             predictor.trace(self._traced)

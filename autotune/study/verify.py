@@ -1,4 +1,4 @@
-"""A result against a longer run of the same: is it as fast, and does it stay within its memory?"""
+"""Compares a result with a longer run: is that as fast, and within the memory limit?"""
 
 from __future__ import annotations
 
@@ -33,36 +33,36 @@ from autotune.wire.settings import rows
 from autotune.wire.stopping import Rule
 
 SLOWER = {"cpu": 0.05, "cuda": 0.03}
-"""By so much a longer run may be slower than what the study measured."""
+"""Share by which a longer run may be slower than the study's measurement."""
 SHORT_STEPS = 20
-"""Of the run before the long one: what it holds afterwards is what growth is counted from."""
+"""Steps of a short run before the long one. Growth is counted from the memory after it."""
 LEAST_STEPS = 40
 QUARTERS = 4
 PATIENCE_S = 600.0
-"""For the group to start and to make its short run, beside the minutes of the long one."""
+"""Seconds for the group's start and its short run, beside the long run."""
 
 
 START_S = 10.0
-"""What starting a group takes, at most, mostly."""
+"""Assumed seconds to start a group."""
 
 
 def needed_s(best: Best) -> float:
-    """Seconds that the shortest run takes, about."""
+    """Approximate seconds of the shortest run."""
     steps = SHORT_STEPS + _least_steps(best)
     return START_S + steps * best.measured.step_s.median + 2 * (best.measured.compile_s or 0.0)
 
 
 def _least_steps(best: Best) -> int:
-    """The fewest that say something: a quarter of them has every length that is drawn."""
+    """The fewest useful steps: each quarter has every length that is drawn."""
     return max(LEAST_STEPS, QUARTERS * best.cycle_steps)
 
 
 class VerifyError(Exception):
-    """The winner could not be trained; the message says why."""
+    """The winner could not be trained, for the reason in the message."""
 
 
 class RanOutError(VerifyError):
-    """It ran out of memory; the message says where."""
+    """The winner ran out of memory, at the place in the message."""
 
 
 def verify(
@@ -74,11 +74,11 @@ def verify(
     note: Callable[[str], None],
     stop: Callable[[], bool] = lambda: False,
 ) -> Verified:
-    """Train the winner of `best` in fresh processes: `steps` optimizer steps with all their
-    micro-steps, fewer where these would take more than `limit_s` seconds.
+    """Train the winner of `best` in fresh processes, for `steps` optimizer steps with all
+    micro-steps. It makes fewer if they would take more than `limit_s` seconds.
 
     Raises:
-        UsageError: what it was measured on is not here, or it was never measured.
+        UsageError: the study's devices are not here, or the winner was never measured.
         VerifyError: it could not be trained.
         StopRequestedError: the user asked to stop.
     """
@@ -108,7 +108,7 @@ def verify(
 def _with_phases(
     run: Training, after: Report, limit_s: float, note: Callable[[str], None]
 ) -> Report:
-    """`after`, with the peaks of a launch with --phase-args, if the study had these."""
+    """`after`, with the peaks of a launch with --phase-args, if the study had one."""
     if not run.best.phase_args:
         return after
     try:
@@ -130,15 +130,14 @@ class Training:
     best: Best
     candidate: Candidate
     device: Device
-    """That it is trained on."""
 
     def __call__(self, rule: Rule, *, fresh: bool, phases_s: float = 0.0) -> Report:
-        """Make the steps of `rule` in `fresh` processes, or in the last ones; or, in so many
-        seconds, those up to the script's `phases`.
+        """Make the steps of `rule` in `fresh` processes, or in the last ones. With `phases_s`,
+        launch the script for its phases instead, for so many seconds.
 
         Raises:
-            RanOutError: it ran out of memory.
-            VerifyError: it could not be trained.
+            RanOutError: the winner ran out of memory.
+            VerifyError: the winner could not be trained.
             StopRequestedError: the user asked to stop.
         """
         accum = self.best.config.grad_accum
@@ -169,7 +168,7 @@ def training(
     """The winner of `best` on its devices; no process of it is left afterwards.
 
     Raises:
-        UsageError: what it was measured on is not here, or it was never measured.
+        UsageError: the study's devices are not here, or the winner was never measured.
     """
     with _looked_in_its_folder(best):
         options = _here(best, _options(best))
@@ -218,8 +217,8 @@ def _steps(best: Best, steps: int) -> Rule:
 
 
 def _options(best: Best) -> Options:
-    """Those of the study, narrowed to its winner; of a script, which may not be told of all that
-    the winner says, they are as they were."""
+    """The study's options, narrowed to its winner. A script's stay: it may take fewer options than
+    the winner has."""
     config, asked = best.config, best.provenance.get("options")
     if not isinstance(asked, dict):
         raise UsageError("best.json: has no options of its study")
@@ -246,8 +245,7 @@ def _options(best: Best) -> Options:
 
 
 def _here(best: Best, options: Options) -> Options:
-    """`options` as they can be carried out: of one machine, where the study's launcher starts
-    nothing here.
+    """`options` for one machine, without the study's launcher.
 
     Raises:
         UsageError: one machine has not as many devices.
@@ -272,7 +270,7 @@ def _here(best: Best, options: Options) -> Options:
 
 
 def _devices(kind: str) -> int:
-    """How many are here."""
+    """Number of devices of this machine."""
     try:
         return len(open_device(kind).infos)
     except UsageError:
@@ -287,12 +285,14 @@ def _limits(best: Best) -> Limits:
 
 
 def _noise(best: Best, after: Report, quarters: list[float]) -> str | None:
-    """What of the machine alone may have made the steps of `after` too slow, whose median of each
-    quarter is `quarters`; None where nothing shows that it did."""
+    """The cause if the machine may have slowed `after` down; None if nothing shows that.
+
+    `quarters` are the median steps of each quarter, in seconds.
+    """
     kind, measured = best.device_kind, best.measured.step_s
     slow_s = statistics.median(after.step_s)
     others = others_share(after.conditions)
-    # A step waits for its slowest core: there, one more than the mean of others' processes runs.
+    # A step waits for its slowest core, which runs one more of others' processes than the mean.
     slower = 2 + others / max(1 - others, 1e-3)
     if others > DISTURBED_SHARE[kind] and slow_s <= slower * measured.median:
         return f"other processes took {others:.0%} of the processor; run it on an idle machine"
@@ -306,8 +306,10 @@ def _noise(best: Best, after: Report, quarters: list[float]) -> str | None:
 
 
 def _is_faster(best: Best, quarters: list[float]) -> bool:
-    """Whether all of `quarters`, the median steps of each, are shorter than the study's noise
-    explains: its steps, its finals of one candidate, and what a longer run may differ by."""
+    """Whether the steps of all `quarters` are shorter than the study's noise explains.
+
+    Noise is that of steps, of finals of one candidate, and of longer runs.
+    """
     differ = best.repeats.differ if best.repeats is not None else 0.0
     return max(quarters) < best.measured.step_s.low * (1 - max(SLOWER[best.device_kind], differ))
 

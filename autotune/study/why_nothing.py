@@ -20,8 +20,7 @@ def why_nothing(
     trials: int | None = None,
     lost: str = "",
 ) -> StudyEnd:
-    """Why a study of that budget, and of so many `trials`, names no configuration. It may have
-    `lost` its nodes."""
+    """Why the study names no configuration; `lost` says why it lost its last node."""
     tried = [r for r in records if r.outcome.verdict != Verdict.SKIPPED]
     bounded = [r for r in tried if r.outcome.verdict.bounds_memory]
     if stopped_by is not None:
@@ -48,7 +47,7 @@ def why_nothing(
     if tried:
         heedless = [_cause(r, space) for r in tried if r.outcome.only]
         first = heedless[0] if heedless else f"first, {_cause(tried[0], space)}"
-        again = "; mend it, and start with a new --out: --resume repeats nothing"
+        again = "; repair it, and start with a new --out: --resume repeats nothing"
         what = f"{first}{again if tried[0].outcome.verdict.broke else ''}"
         return StudyEnd(Ending.NO_MEASUREMENT, f"nothing could be measured; {what}")
     more = max(2, math.ceil(2 * budget_s / 60))
@@ -71,7 +70,7 @@ def _least(what: str, bounded: Sequence[Record], space: Space) -> str:
         f" ({limits.ceiling:.0%} of {gib(limits.capacity_bytes)})"
     )
     if not seen:
-        return f"{text}; no candidate lived long enough to say how much it needs"
+        return f"{text}; no candidate ran long enough to show its need"
     peak_bytes, record = min(seen, key=lambda item: item[0])
     how = "held {} when it ran out" if record.outcome.verdict == Verdict.OOM else "peaked at {}"
     seen_at = how.format(gib(peak_bytes))

@@ -1,4 +1,4 @@
-"""Messages between study and ranks. Needs msgspec and the standard library alone.
+"""Messages between study and ranks. Needs only msgspec and the standard library.
 
 Messages are versioned JSON, never pickle. A `WireError` ends the group: nothing is guessed.
 """

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from autotune.wire.dial import Dial
 
 BEAT_S = 1.0
-"""Between two beats, in both directions."""
+"""Seconds between two beats, in both directions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Joined:
     """Agent to study: its first message."""
 
     name: str
-    """Name of the node, for people."""
+    """Name of the node, to show."""
     version: str
     """Version of autotune on the node."""
     pid: int
@@ -106,7 +106,7 @@ class Prepare:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """Agent to study: ranks of this engine now start as fast as they can on the node."""
+    """Agent to study: the node is prepared for ranks of this engine."""
 
     engine: str
 

@@ -1,4 +1,4 @@
-"""Cores that a rank keeps to if several groups share a machine, and the use of cores."""
+"""The cores of a rank if several groups share a machine, and the use of cores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune.wire.emulated import emulating
 from autotune.wire.reports import Conditions, Readings
 
 CORES = "AUTOTUNE_CORES"
-"""The variable that has their numbers."""
+"""The variable with the numbers of the cores."""
 _BUSY = (0, 1, 2, 5, 6)
 """User, nice, system, irq and softirq of a line of /proc/stat (proc(5))."""
 _STEAL = 7
@@ -30,8 +30,8 @@ class CpuTimes:
 
     @classmethod
     def now(cls, cores: Collection[int], own_s: float) -> CpuTimes:
-        """Of these `cores`, of which `own_s` is the caller's. Nobody takes any from an emulated
-        device, whose steps take its own time."""
+        """The times of these `cores`; `own_s` is the caller's part. On an emulated device others
+        take none, since its time is virtual."""
         if emulating():
             return cls(time.monotonic(), own_s, 0.0, own_s)
         ticks = os.sysconf("SC_CLK_TCK")
@@ -55,12 +55,12 @@ class CpuTimes:
 
 
 def surely_s(counted_s: float, cores: int) -> float:
-    """The certain part of the seconds that the kernel counted. It counts ticks (proc(5)). Each
-    core is off by up to one tick, independently of the others."""
+    """The certain part of the seconds that the kernel counted. Each core may be off by a tick
+    (proc(5)), independently of the others."""
     return max(0.0, counted_s - math.sqrt(cores) / os.sysconf("SC_CLK_TCK"))
 
 
 def keep_to_cores() -> None:
-    """Run this process, which has one thread yet, on the cores that the variable names."""
+    """Keep this process, which still has one thread, to the cores of `CORES`."""
     if numbers := os.environ.get(CORES):
         os.sched_setaffinity(0, map(int, numbers.split(",")))

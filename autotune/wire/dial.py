@@ -1,4 +1,4 @@
-"""How a process reaches its study."""
+"""The address and key of a study for its processes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Dial:
-    """How a rank reaches its study; the first line on the rank's stdin. The key is hex."""
+    """Address and key of the study: the first line on a rank's stdin. The key is hex."""
 
     host: str
     port: int
     key: str
     rank: int
     child: bool
-    """The rank is a child process of who starts it and shall not outlive that."""
+    """Whether the rank is a child process of its starter, and must not outlive it."""
     token: str = ""
-    """What it says in its `Hello`: process ids are the same on many hosts."""
+    """Identifies it in its `Hello`: process ids are not unique among hosts."""
     certificate: str = ""
-    """Of the study, in PEM, where they may be on different hosts; empty for no TLS."""
+    """The study's certificate in PEM, if they may be on different hosts; empty for no TLS."""

@@ -6,14 +6,14 @@ import os
 import re
 
 VARIABLE = "AUTOTUNE_EMULATED"
-"""Names the file that all processes of one emulation share."""
+"""The variable with the path of the file that all processes of one emulation share."""
 
 ALONE = "AUTOTUNE_EMULATED_ALONE"
-"""Set where one rank stands for all of its group: NCCL's stand-in then meets nobody."""
+"""Set if one rank stands for its whole group: NCCL's stand-in then waits for no other rank."""
 
 
 def emulating() -> bool:
-    """Whether values that a CUDA device computed mean nothing, so that none can be compared."""
+    """Whether CUDA devices are emulated, so computed values mean nothing."""
     return VARIABLE in os.environ
 
 
@@ -21,6 +21,6 @@ _LIBRARY = re.compile(r"\b(cudnn|cusolver|cufft|cusparse|curand|nvjpeg)", re.IGN
 
 
 def why(error: str) -> str:
-    """How emulation explains the `error` of a program, to be put behind it; "" if it does not."""
+    """A text to append to a program's `error`, if emulation explains it; else empty."""
     found = _LIBRARY.search(error) if emulating() else None
     return f" (emulated GPUs have no {found[1]})" if found else ""

@@ -1,4 +1,4 @@
-"""What counters of energy say of a while, on either side of the wire.
+"""Energy of an interval by counters, for study and ranks.
 
 The energy of each device is counted once. A rank's `Report` names the GPU or host that its joules
 cover, and `merge` adds up different ones. If one is not known, the sum is not. Ranks read the
@@ -17,7 +17,7 @@ from autotune.wire import reports
 from autotune.wire.rapl import packages
 
 UPDATES = 10
-"""Of its counters, that a time has to have for its energy to be known, to a tenth at worst."""
+"""An interval needs so many updates of its counters: its energy is then known to 10 %."""
 # Yang et al., Part-time Power Measurements (2024): A100 and H100. RAPL: Intel's manual, volume 3.
 NVML_UPDATE_S = 0.1
 _RAPL_UPDATE_S = 0.001
@@ -29,27 +29,27 @@ class Counter:
 
     read: Callable[[], int]
     joules: float
-    """Of one count."""
+    """Joules of one count."""
     range: int
-    """Where it begins anew."""
+    """The count at which it begins anew."""
 
 
 @dataclass(frozen=True)
 class Counters:
-    """All of one device, which `covers` names: ranks that share it count it once."""
+    """All counters of the device that `covers` names: ranks that share it count it once."""
 
     covers: str = ""
     counters: tuple[Counter, ...] = ()
     update_s: float = 0.0
     errors: tuple[type[Exception], ...] = (OSError, ValueError)
-    """What reading may raise where a counter fails."""
+    """Errors of a failed reading."""
 
 
 NOTHING = Counters()
 
 
 def of_host(powercap: Path) -> Counters:
-    """Those of the processors. Raises as `packages` does."""
+    """Counters of the processors. Raises as `packages` does."""
     return Counters(
         socket.gethostname(),
         tuple(
@@ -60,14 +60,16 @@ def of_host(powercap: Path) -> Counters:
 
 
 def of_board(uuid: str, read: Callable[[], int], error: type[Exception]) -> Counters:
-    """That of a GPU by NVML, in mJ, which `read` gives or raises `error`."""
+    """NVML's counter of a GPU. `read` returns mJ or raises `error`."""
     board = Counter(read=read, joules=1e-3, range=2**64)
     return Counters(uuid, (board,), NVML_UPDATE_S, (error,))
 
 
 class EnergyMeter:
-    """What a device used from the making of this to the last `sample`, which is to come at least
-    once while a counter goes round."""
+    """Energy of a device from the making of this object to the last `sample`.
+
+    Call `sample` at least once before a counter begins anew.
+    """
 
     def __init__(self, of: Counters) -> None:
         self._of = of
@@ -86,8 +88,8 @@ class EnergyMeter:
         self._ended = time.monotonic()
 
     def used(self, of_s: float | None = None) -> reports.Energy | None:
-        """All of it, or what so many seconds take at its mean power: what passed between steps is
-        not theirs. None where there is no counter, or it failed, or had no time to count."""
+        """The energy, or that of `of_s` seconds at the mean power: time between steps does not
+        count. None without a counter, after a failure, or with too few updates."""
         known, took_s = self._last and self._joules, self._ended - self._began
         if not known or took_s < UPDATES * self._of.update_s:
             return None

@@ -1,4 +1,4 @@
-"""How libraries below torch word that memory ran out: bare RuntimeErrors, known by their text."""
+"""Out-of-memory errors of libraries below torch: RuntimeErrors that only their text identifies."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ DEVICE_MEMORY = re.compile(
     r"|Triton Error \[CUDA\]: out of memory"
     r"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
     r"|(?:Cuda|CUDA) failure (?:\d+ )?'out of memory'"
-    # Torch's own report of an out-of-memory asks NVML who holds what, and containers and MIG may
-    # not let it (CUDACachingAllocator.cpp).
+    # Torch asks NVML about processes for its own report, which fails in containers and with MIG
+    # (CUDACachingAllocator.cpp).
     r"|NVML_SUCCESS == r INTERNAL ASSERT FAILED.*CUDACachingAllocator"
 )
 PINNING = re.compile(r"pack_to_cpu|pin_memory *[(=]|(?:^|in )pin_memory$", re.MULTILINE)
-"""The name or the line of the frame in which page-locking host memory failed: CUDA has one text
-for that and its own memory. A copy with `non_blocking=pin_memory` goes to the device."""
+"""The name or the line of a frame that failed to page-lock host memory: CUDA has the same text for
+its own memory. A copy with `non_blocking=pin_memory` goes to the device."""
 HOST_MEMORY = re.compile(
     r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
     r"|[Cc]annot allocate memory|unable to mmap \d+ bytes"

@@ -9,21 +9,21 @@ from autotune.wire.dial import Dial
 
 @dataclass(frozen=True, kw_only=True)
 class Fork:
-    """Study to a fork server: become a rank, which then speaks for itself."""
+    """Study to a fork server: fork a rank."""
 
     dial: Dial
     log: str
-    """What the rank prints is appended to this file."""
+    """The file to which the rank's output is appended."""
     environment: dict[str, str]
-    """All of its variables."""
+    """All its variables."""
 
 
 @dataclass(frozen=True)
 class Forkable:
-    """Fork server to study: what it imports is imported."""
+    """Fork server to study: its imports are done."""
 
     but: str
-    """Why no rank can be forked all the same; empty where one can."""
+    """Why it cannot fork ranks; empty if it can."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ class Describe:
     """Study to a helper process, once: models to trace, and at which shapes."""
 
     models: list[ModelSpec]
-    """With `param_dtype` bf16 where blocks compute with weights of it; else auto."""
+    """With `param_dtype` bf16 if blocks compute with bf16 weights; else auto."""
     seq_lens: list[int]
     micro_batches: list[int]
     dtype: str
@@ -76,7 +76,7 @@ class Traced:
 
     @classmethod
     def failed(cls, asked: Describe) -> Traced:
-        """Of a model that cannot be traced."""
+        """The answer for a model that cannot be traced."""
         shapes = [[-1] * len(asked.micro_batches) for _ in asked.seq_lens]
         return cls(
             parameters=-1, held_bytes=-1, update_bytes=-1, early_bytes=shapes, late_bytes=shapes
@@ -133,7 +133,7 @@ class Counted:
     unread: list[str] = field(default_factory=list)
     """Settings that the user's function reads for none of the models."""
     blocks: int = 0
-    """Of the last model: parts that are sharded on their own."""
+    """Number of parts of the last model that are sharded on their own."""
 
 
 @dataclass(frozen=True)

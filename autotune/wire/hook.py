@@ -27,19 +27,18 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What a rank of several shows of how they share the work, in the steps after its first."""
+    """Evidence of how ranks share the work, from one rank in the steps after its first."""
 
     batches: list[int]
-    """A digest for each of these steps, of what the outermost modules got; none where nothing
-    could be read."""
+    """A digest of the outermost modules' input for each of these steps; none if unreadable."""
     fed: bool
-    """Whether they got nothing but what other ranks computed: a later stage of a pipeline."""
+    """Whether all input came from other ranks, as in a later stage of a pipeline."""
     averages: list[list[int]]
     """Ranks of each group over which this one's gradients are reduced."""
     shares: list[list[int]]
     """Ranks of each group that exchanges activations, or has parts of parameters."""
     degrees: dict[str, list[int]]
-    """Size and this rank's place on dp, tp, pp or cp, where the script's library names them."""
+    """Size and this rank's place on dp, tp, pp or cp, if the script's library names them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +59,7 @@ class Seen:
     dtype: str
     """Data type of most matrix products: fp32, bf16 or fp16; empty if unknown."""
     steps: list[Step]
-    """Those since the last message, without the first of all."""
+    """Steps since the last message, without the very first."""
     cpu_s: float
     """Processor time of the process."""
     peaks: Peaks | None
@@ -69,13 +68,13 @@ class Seen:
     ooms: int
     """Failed allocations, caught ones included."""
     place: Place | None = None
-    """Of one rank of several, once it was looked at."""
+    """For a rank of several, once it is known."""
     optimizer: str = ""
     """Optimizer classes that stepped, e.g. "adafactor" or "adamw+muon"; empty if none."""
     phases: dict[str, InPhase] = field(default_factory=dict)
-    """Peaks by phase; empty where there was nothing but training."""
+    """Peaks by phase; empty if there was only training."""
     phase: str = ""
-    """The phase that it is in; empty in training."""
+    """Its present phase; empty in training."""
     cycle: int = 1
     """Steps from one rollout to the next; 1 without any, 0 while that is not known."""
     oom_in: str = ""

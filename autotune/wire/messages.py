@@ -25,7 +25,7 @@ MAX_MESSAGE_BYTES = 4 * 2**20
 
 
 class WireError(ValueError):
-    """Bytes that are no message of this version."""
+    """The bytes are no message of this version."""
 
 
 Message = (
@@ -45,7 +45,7 @@ class _Frame(msgspec.Struct, forbid_unknown_fields=True):
 def encode(message: Message | Dial) -> bytes:
     """The bytes of one message."""
     frame = {"v": VERSION, "type": type(message).__name__, "body": asdict(message)}
-    # Not msgspec's own JSON, which has no NaN, and no text with parts that are no UTF-8.
+    # Not msgspec's own JSON: it has no NaN, and refuses text that is not UTF-8.
     return json.dumps(frame, separators=(",", ":")).encode()
 
 

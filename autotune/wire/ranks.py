@@ -14,7 +14,7 @@ from autotune.wire.stopping import Phase, Rule
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec(Settings, Depth):
-    """What ranks build: `depth` blocks of `width` channels, with these settings."""
+    """The model that ranks build: `depth` blocks of `width` channels, with these settings."""
 
     name: str
     width: int
@@ -49,7 +49,7 @@ class Start:
     address: str = "127.0.0.1"
     """Address of its host for the other ranks."""
     alone: bool = False
-    """On emulated devices: this rank stands for all `world_size`, and meets nobody."""
+    """On emulated devices: whether this rank alone stands for all `world_size` ranks."""
 
 
 Rows = list[list[int]]
@@ -143,7 +143,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Rank to study: the error that ended it. The rank recovers nothing, and exits."""
+    """Rank to study: the error that ended it. The rank then exits."""
 
     cause: Literal["oom", "host_oom", "unsupported", "crashed"]
     phase: Phase

@@ -1,4 +1,4 @@
-"""What the processor's packages used, by Linux's powercap: RAPL of Intel and of AMD.
+"""Energy of processor packages, by Linux's powercap: RAPL of Intel and of AMD.
 
 Source: the kernel's Documentation/power/powercap/powercap.rst.
 """
@@ -11,19 +11,19 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Package:
-    """One processor: its cores, caches and memory controller, whoever uses them."""
+    """A processor with its cores, caches and memory controller, for all its users."""
 
     counter: Path
     range_uj: int
-    """Where the counter begins anew."""
+    """The value at which the counter begins anew."""
 
     def energy_uj(self) -> int:
-        """Raises OSError where it may not be read, ValueError where that is no number."""
+        """The counter. Raises OSError if it is not readable, ValueError if it is no number."""
         return int(self.counter.read_text())
 
 
 def packages(powercap: Path) -> list[Package]:
-    """Of all domains in `powercap` those of whole packages: what lies in one is counted there.
+    """The domains of whole packages in `powercap`; they include the domains within them.
 
     Raises as `Package.energy_uj` does.
     """

@@ -1,19 +1,19 @@
-"""What study and ranks have to agree on of the step that is probed."""
+"""Constants of the probed step that study and ranks share."""
 
-# DeepSpeed reads these in the config that it is sent.
+# DeepSpeed reads these from its config.
 CLIP_NORM = 1.0
 LEARNING_RATE = 3e-4
 MUON_LEARNING_RATE = 2e-3
 HEAD_DIM = 64
 """Channels of an attention head of the `gpt` family."""
 LOSS_CHUNKS = 8
-"""Of the tokens of a micro-batch, where their loss comes in chunks: as torchtune's has by default
+"""Chunks of a micro-batch's tokens for a chunked loss: torchtune's default
 (CEWithChunkedOutputLoss)."""
 LORA_ALPHA = 2
 """Alpha of low-rank adapters, as a multiple of their rank."""
 
 
 def mlp_width(width: int, mlp: str) -> int:
-    """Channels within an MLP: SwiGLU's three matrices have about as many parameters as two of
+    """Channels within an MLP. SwiGLU's three matrices have about as many parameters as two of
     4 x width."""
     return 4 * width if mlp == "relu2" else -(-8 * width // (3 * HEAD_DIM)) * HEAD_DIM

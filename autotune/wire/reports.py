@@ -24,7 +24,7 @@ class Peaks:
 
     @classmethod
     def same(cls, size_bytes: int) -> Peaks:
-        """All sizes equal and no retries, as where the process is the device."""
+        """All sizes equal and no retries, for a process on the CPU."""
         sizes = {field.name: size_bytes for field in fields(cls)}
         return cls(**sizes | {"alloc_retries": 0})
 
@@ -40,22 +40,22 @@ TRAIN, ROLLOUT, EVALUATE, SAVE = "train", "rollout", "evaluate", "save"
 DURING = {
     TRAIN: "in training", ROLLOUT: "in rollouts", EVALUATE: "in evaluation", SAVE: "while saving",
 }  # fmt: skip
-"""The same for people."""
+"""The phases in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InPhase:
-    """What a phase of a run took."""
+    """Peaks and time of a phase of a run."""
 
     peaks: Peaks
     seconds: float
-    """Of all times together; 0 of training."""
+    """Sum over all occurrences; 0 for training."""
     count: int
-    """How often it was seen; 0 of training."""
+    """Number of occurrences; 0 for training."""
 
     @classmethod
     def largest(cls, several: Sequence[Mapping[str, InPhase]]) -> dict[str, InPhase]:
-        """The most of each phase."""
+        """The largest peaks of each phase."""
         names = dict.fromkeys(name for each in several for name in each)
         of = {name: [each[name] for each in several if name in each] for name in names}
         return {
@@ -80,8 +80,8 @@ class Readings:
     """NVML's bits."""
     thermally_throttled: bool = False
     others_share: float | None = None
-    """The share of the device's time in which other processes computed, the mean of all readings;
-    the worst is the largest."""
+    """Share of the device's time in which other processes computed: the mean of all readings. The
+    worst is the largest."""
 
     @staticmethod
     def worst(several: Sequence[Readings]) -> Readings:
@@ -154,10 +154,10 @@ class Ran:
     rows: int = 1
     """Rows that the model gets for each sample."""
     optimizer: str = ""
-    """As `Seen` has it."""
+    """As in `Seen`."""
     data_parallel: int | None = None
-    """Number of replicas: ranks that train on the same data are one. None of older versions, which
-    took each rank for one."""
+    """Number of replicas: ranks that train on the same data are one. None from older versions,
+    which counted each rank as one."""
     degrees: dict[str, int] = field(default_factory=dict)
     """Degrees of parallelism that were seen, by name: dp, tp, pp, cp; without those of 1."""
 
@@ -165,7 +165,7 @@ class Ran:
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """Rank to study: the result of one probe. Times are those of the slowest rank, scaled to the
-    real schedule; with drawn lengths each is the mean over a cycle of steps."""
+    real schedule. With drawn lengths each is the mean over a cycle of steps."""
 
     number: int
     step_s: list[float]
@@ -178,19 +178,19 @@ class Report:
     loss: float
     peaks: Peaks
     state_bytes: int
-    """Device memory held between steps, less that before the build."""
+    """Device memory between steps, minus that before the build."""
     conditions: Conditions
     attention: str = ""
     """Kernels of scaled dot product attention in the group's first step."""
     compile_s: float = 0.0
     """Seconds of compiling before the warm-up."""
     compilations: int = 0
-    """How often something was compiled in them."""
+    """Number of compilations in that time."""
     shape_compile_s: float = 0.0
-    """Seconds of compiling for each shape that the group met, or in all where one is for all."""
+    """Seconds of compiling for each shape of the group, or in all if one is for all shapes."""
     ran: Ran | None = None
-    """Only of a user's own script."""
+    """Only for a user's script."""
     energy: Energy | None = None
     """None if it was not counted, or the time was too short."""
     phases: dict[str, InPhase] = field(default_factory=dict)
-    """Peaks by phase, where a script was seen to do more than train."""
+    """Peaks by phase, if a script was seen to do more than train."""

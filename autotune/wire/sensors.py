@@ -1,4 +1,4 @@
-"""What the sensors of a GPU said over a while, on either side of the wire."""
+"""Readings of a GPU's sensors over an interval, for study and ranks."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from autotune.wire.reports import Readings
 
 
 class Sensors:
-    """Read from the making of this on, whenever `sample` is called."""
+    """The worst readings of all calls of `sample`."""
 
     def __init__(self, nvml: Any, uuid: str, own: Callable[[], Collection[int]]) -> None:
-        """`nvml` is the module pynvml, which has opened NVML; `own` tells the ids of processes
-        that may use the card. Raises NVML's NVMLError."""
+        """`nvml` is the module pynvml, with NVML open; `own` returns the ids of processes that may
+        use the card. Raises NVML's NVMLError."""
         self._own = own
         self._seen_us = int(time.time() * 1e6)
         self._others: list[float] = []
         self._nvml = nvml
         self._card = nvml.nvmlDeviceGetHandleByUUID(uuid)
-        # The card slowed down because it was hot. A power cap is its normal working point, and
-        # HwSlowdown is also set for a power brake and in changes of the P-state (nvml.h).
+        # The card slowed down because it was hot. Other reasons are normal: a power cap is its
+        # working point, and changes of the P-state set HwSlowdown (nvml.h).
         self._thermal = (
             nvml.nvmlClocksThrottleReasonSwThermalSlowdown
             | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
         )
         self.worst = Readings()
-        """Of each reading so far."""
+        """The worst of each reading so far."""
 
     def sample(self) -> None:
-        """Read clock, power, temperature and what slows the card down now."""
+        """Read clock, power, temperature and reasons for throttling."""
         nvml = self._nvml
         power_mw = self._ask(nvml.nvmlDeviceGetPowerUsage)
         reasons = self._ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
@@ -50,8 +50,8 @@ class Sensors:
     def _sample_others(self) -> None:
         """Read how busy other processes were since the last reading, if there is a new one.
 
-        Nothing is said where NVML lists none of our processes: in a container its ids may be the
-        host's. It has one reading of each process that computed, about every second.
+        There is no reading if NVML lists none of our processes: in a container its ids may be the
+        host's. NVML has a reading of each computing process about every second.
         """
         nvml, own = self._nvml, set(self._own())
         try:
@@ -60,14 +60,14 @@ class Sensors:
                 return
             seen = nvml.nvmlDeviceGetProcessUtilization(self._card, self._seen_us)
         except (nvml.NVMLError, nvml.NVMLLibraryMismatchError):
-            return  # not told, or nobody computed
+            return  # no answer, or nobody computed
         if new := [each for each in seen if each.timeStamp > self._seen_us]:
             self._seen_us = max(each.timeStamp for each in new)
             percent = sum(each.smUtil for each in new if each.pid not in own)
             self._others.append(min(1.0, percent / 100))
 
     def _ask(self, read: Callable[..., int], *arguments: int) -> int | None:
-        # MIG instances and some virtual cards lack a sensor or another: each is read on its own.
+        # MIG instances and some virtual cards lack some sensors, so each is read on its own.
         with suppress(self._nvml.NVMLError):
             return read(self._card, *arguments)
         return None

@@ -1,4 +1,4 @@
-"""The axes of a build, which ranks are started for: a field each, with its row."""
+"""The axes of a build: each is a field, with its row."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 
 class Level(StrEnum):
-    """What has to be new for another value."""
+    """The parts that have to be new for another value."""
 
     PROBE = "probe"
     """Nothing: it changes in place."""
     BUILD = "build"
     """Model and engine."""
     LAUNCH = "launch"
-    """The processes, too: it is in their environment."""
+    """The processes, too, since their environment has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,29 +25,29 @@ class Axis:
     """One setting that may be searched, as its field's metadata describe it."""
 
     label: str
-    """Above a column."""
+    """The title of its column."""
     level: Level = Level.BUILD
     words: tuple[str, ...] = ()
     """Known values, in the order in which they are shown; empty for numbers."""
     pattern: str | None = None
-    """What else is a value, as a regular expression."""
+    """A regular expression for further values."""
     example: str = ""
-    """One of those."""
+    """A value that matches `pattern`."""
     always: bool = False
-    """Whether every space has it, asked for or not."""
+    """Whether every space has it, requested or not."""
     quiet: bool = False
-    """Whether it is shown only where it makes a difference."""
+    """Whether it is shown only if it makes a difference."""
     of_engines: bool = False
     """Whether only those engines have it that name it in `EngineFacts.axes`."""
     of_script: bool = False
-    """Whether only a user's own script has it."""
+    """Whether only a user's script has it."""
     help: str = ""
-    """What `--help` says of its option; of numbers without their default, which is a family's."""
+    """The help of its option, without the default of numbers, which the family has."""
     metavar: str = "NAMES"
     name: str = ""
-    """Of its field."""
+    """The name of its field."""
     plain: Any = None
-    """The default of its field; None where every candidate has to say it."""
+    """The default of its field; None if every candidate must have a value."""
 
     @property
     def option(self) -> str:
@@ -60,7 +60,7 @@ class Axis:
 
     @property
     def known(self) -> tuple[str, ...]:
-        """Its words, and what others look like."""
+        """Its words, and an example of further values."""
         return self.words if self.pattern is None else (*self.words, self.example)
 
     @property
@@ -105,7 +105,7 @@ _ALLOC_CONF = {"default": "", "expandable": "expandable_segments:True"}
 # fmt: off
 @dataclass(frozen=True, kw_only=True)
 class Depth:
-    """The one axis of a build that memory grows along."""
+    """The one axis of a build along which memory grows."""
 
     depth: int = field(metadata=row(Axis(
         label="depth", always=True, metavar="INTS",
@@ -150,8 +150,8 @@ class Settings:
     dynamic: str = field(default="off", metadata=row(Axis(
         label="dynamic", words=("off", "on"), quiet=True,
         help=(
-            "Dynamic shapes in what --compile on compiles: off, code for each shape, or on, the"
-            " same code for many (default: off)."
+            "Dynamic shapes for --compile on: off, code for each shape, or on, the same code for"
+            " many (default: off)."
         ))))
     loss: str = field(default="whole", metadata=row(Axis(
         label="loss", words=("whole", "chunked"), quiet=True,
@@ -174,8 +174,7 @@ class Settings:
     reduce_dtype: str = field(default="auto", metadata=row(Axis(
         label="reduce", words=("auto", "fp32", "bf16"), quiet=True, of_engines=True,
         help=(
-            "What gradients are sent between ranks as: auto, fp32 or bf16 (default: auto, as the"
-            " engine does it)."
+            "Type of gradients between ranks: auto, fp32 or bf16 (default: auto, as the engine)."
         ))))
     allocator: str = field(default="default", metadata=row(Axis(
         label="allocator", level=Level.LAUNCH, words=("default", "expandable"),
@@ -224,12 +223,12 @@ class Settings:
 
     @property
     def ranks_a_replica(self) -> int:
-        """Ranks that share one replica's data, as it was asked for."""
+        """The requested number of ranks that share one replica's data."""
         return self.tp * self.pp * self.cp
 
     @property
     def compiles(self) -> bool:
-        """Whether anything of it goes through torch.compile."""
+        """Whether torch.compile is used for any part."""
         return self.compile == "on" or self.optimizer == "adamw8bit"
 
     @property
@@ -241,7 +240,7 @@ class Settings:
     def alloc_variables(self) -> dict[str, str]:
         """Those settings as variables of a process; none for torch's own.
 
-        Of two names torch takes the older one first, which may be set already
+        torch prefers the older of two names, which may be set already
         (c10/cuda/CUDAAllocatorConfig.h, torch 2.11).
         """
         conf = self.alloc_conf

@@ -1,7 +1,7 @@
-"""When a probe's warm-up and timing stop, and what its step times say.
+"""The end of a probe's warm-up and timing, and the interval of its step times.
 
-Ranks, replayed recordings and the ranks of the tests walk the same `Steps`: each stops exactly
-where the others would.
+Ranks, replayed recordings and the ranks of the tests use the same `Steps`, so all stop at the same
+step.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from enum import StrEnum
 from functools import cache
 
 DISTURBED_PART = 0.25
-"""Of the time for timed steps: so long a timing lasts that has to be made again anyway."""
+"""A disturbed timing, which will be repeated, ends after this share of its time."""
 HOPELESS_MARGIN = 1.25
-"""Before an interval exists: the fastest step so far is this much too slow for the incumbent."""
+"""Before an interval exists, a probe is hopeless if its fastest step is too slow by this
+factor."""
 
 
 class Phase(StrEnum):
-    """Where a rank is. Each phase has its own deadline (`measure/runner/group.py`)."""
+    """The phase of a rank. Each one has its own deadline (`measure/runner/group.py`)."""
 
     IMPORT = "import"
     BUILD = "build"
@@ -30,34 +31,34 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """When warm-up and timing stop. `autotune.study.prober` alone chooses the numbers."""
+    """The rule that ends warm-up and timing. `autotune.study.prober` alone chooses its numbers."""
 
     warmup_steps: int
-    """Full optimizer steps before timing, at least."""
+    """The least full optimizer steps before timing."""
     warmup_tolerance: float
     """Warm-up ends when the last two steps differ by at most this share."""
     warmup_limit_s: float
     """Warm-up ends after the step that passes this, stable or not."""
     timed_steps: int
-    """Timed steps, at least."""
+    """The least timed steps."""
     half_width: float
     """Timing ends when half the 95 % interval of the median is within this share of it."""
     timed_limit_s: float
     """Timing ends after the step that passes this, and at least `timed_steps`."""
     sustain_s: float = 0.0
-    """Seconds of steps that a group has run, in all its probes, before any timing begins: a GPU's
-    clocks fall under load."""
+    """Seconds of steps, in all its probes, before a group is first timed: a GPU's clocks fall
+    under load."""
     timed_least_s: float = 0.0
-    """Seconds of timed steps, at least, where other programs take little time."""
+    """The least seconds of timed steps if other programs take little time."""
     energy_s: float = 0.0
-    """Seconds of timed steps, at least in any case: counters of energy need them."""
+    """The least seconds of timed steps in any case, for counters of energy."""
     calm: float = 1.0
-    """Where other programs take a larger share of the processor's time, timing ends early."""
+    """If other programs take a larger share of processor time, timing ends early."""
 
     def warmed(self, warmup: Series, ran_s: float = 0.0) -> bool:
         """Whether warm-up may end: enough full steps, and the last two agree or time is up.
 
-        `ran_s` is what the group's earlier probes ran.
+        `ran_s` are seconds of steps in the group's earlier probes.
         """
         if len(warmup.step_s) < self.warmup_steps or ran_s + warmup.wall_s < self.sustain_s:
             return False
@@ -67,7 +68,7 @@ class Rule:
 
     def settled(self, timed: Series, others: float = 0.0) -> bool:
         """Whether timing may end: enough steps, and the median is known, time is up, or `others`
-        take too much of it."""
+        take too large a share."""
         if len(timed.step_s) < self.timed_steps:
             return False
         if timed.wall_s < self.energy_s:
@@ -83,7 +84,7 @@ class Rule:
     def hopeless(self, needed_step_s: float | None, warmup: Series, timed: Series) -> bool:
         """Whether steps of at most `needed_step_s`, the incumbent's, are out of reach.
 
-        Never before the warm-up's full steps are through: the memory peak stands only then.
+        Never before the end of the warm-up's full steps, which show the memory peak.
         """
         if needed_step_s is None or len(warmup.step_s) < self.warmup_steps:
             return False
@@ -94,7 +95,7 @@ class Rule:
 
 @dataclass
 class Series:
-    """Steps so far: what each takes in the real schedule, and how long they ran here in all."""
+    """Steps so far: seconds of each in the real schedule, and their wall time here."""
 
     step_s: list[float] = field(default_factory=list)
     wall_s: float = 0.0
@@ -116,9 +117,9 @@ class Steps:
     """
 
     def __init__(self, rule: Rule, needed_step_s: float | None, ran_s: float = 0.0) -> None:
-        """Slower steps than `needed_step_s` cannot beat the incumbent; None: there is none.
+        """Slower steps than `needed_step_s` cannot beat the incumbent; None without an incumbent.
 
-        `ran_s` is what earlier probes of the same group ran.
+        `ran_s` are seconds of steps in the group's earlier probes.
         """
         self._rule = rule
         self._ran_s = ran_s
@@ -126,16 +127,16 @@ class Steps:
         self.warmup = Series()
         self.timed = Series()
         self.others = 0.0
-        """Share of the processor's time that other programs took of the timing so far."""
+        """Share of processor time that other programs took during the timing so far."""
         self.stopped_early = False
-        """Whether what is needed is out of reach."""
+        """Whether it stopped since `needed_step_s` is out of reach."""
 
     def of(self, phase: Phase) -> Series:
         """The steps of `phase`."""
         return self.timed if phase is Phase.TIMED else self.warmup
 
     def wanted(self, phase: Phase) -> bool:
-        """Whether there is to be another step of `phase`."""
+        """Whether another step of `phase` is needed."""
         if self.stopped_early:
             return False
         if phase is Phase.TIMED:
@@ -143,23 +144,23 @@ class Steps:
         return not self._rule.warmed(self.warmup, self._ran_s)
 
     def add(self, phase: Phase, step_s: float, wall_s: float) -> None:
-        """A step of `phase` was made: what it takes in the real schedule, and how long it ran."""
+        """Add a step of `phase`: its seconds in the real schedule, and its wall time."""
         self.of(phase).add(step_s, wall_s)
         self.stopped_early = self._rule.hopeless(self._needed_step_s, self.warmup, self.timed)
 
     @property
     def least_timed(self) -> int:
-        """Timed steps, at least."""
+        """The least timed steps."""
         return self._rule.timed_steps
 
     @property
     def ran_s(self) -> float:
-        """What the group ran in all, with earlier probes."""
+        """Seconds of the group's steps in all, with earlier probes."""
         return self._ran_s + self.warmup.wall_s + self.timed.wall_s
 
     @property
     def step_s(self) -> list[float]:
-        """What counts: the timed steps; where it ended before two of them, all but the first."""
+        """The steps that count: timed ones; if there are fewer than two, all but the first."""
         enough = len(self.timed.step_s) >= min(2, self._rule.timed_steps)
         return self.timed.step_s if enough else (self.warmup.step_s + self.timed.step_s)[1:]
 
@@ -179,18 +180,18 @@ class Interval:
         return (self.high - self.low) / 2 / self.median
 
     def plus(self, seconds: float) -> Interval:
-        """With every bound that much later."""
+        """The interval with `seconds` added to every bound."""
         return Interval(self.median + seconds, self.low + seconds, self.high + seconds, self.steps)
 
     def times(self, factor: float) -> Interval:
-        """With every bound that many times as large."""
+        """The interval with every bound multiplied by `factor`."""
         return Interval(factor * self.median, factor * self.low, factor * self.high, self.steps)
 
 
 def interval(step_s: list[float]) -> Interval:
     """Median and 95 % interval of `step_s` from order statistics; no shape is assumed.
 
-    The interval spans the k-th smallest to the k-th largest value, k the largest for which a
+    The interval spans the k-th smallest to the k-th largest value. k is the largest for which a
     binomial(n, 1/2) puts at least 95 % between them. Below 6 values no such k exists and the
     interval is the whole range. Source: David & Nagaraja, Order Statistics (2003), section 7.1.
     """
@@ -207,7 +208,7 @@ def interval(step_s: list[float]) -> Interval:
 def _order(n: int) -> int:
     k, ways, below, allowed = 0, 1, 0, 2**n // 40  # 2.5 % of the cases, on each side
     while k < (n + 1) // 2:
-        below += ways  # for k or fewer of n values to lie under the median
+        below += ways  # in which k or fewer of n values lie under the median
         if below > allowed:
             break
         k += 1

@@ -2,7 +2,7 @@
 
 A frame is its length, 4 bytes in network order, and that many bytes. Both sides prove that they
 know the key (HMAC-SHA256 over a random number of each). TLS runs in memory: one thread may read
-while others write, and `poll` sees all data that has arrived.
+while others write, and `poll` sees all arrived data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ QUIET_S = 2
 """After this silence the kernel asks the other host for a sign of life, every 2 s."""
 AGAIN_S = 10.0
 GONE_S = 8
-"""A host that confirms nothing for this long is gone."""
+"""A host that confirms nothing for so many seconds is gone."""
 
 
 class StrangerError(ConnectionError):
@@ -141,7 +141,7 @@ class Stream:
         try:
             data = self._socket.recv(READ_BYTES)
         except OSError as error:
-            if error.errno is None:  # the timeout that was set
+            if error.errno is None:  # the socket's timeout
                 raise
             raise EOFError(str(error)) from error
         if not data:
@@ -213,7 +213,7 @@ def _dial(host: str, port: int, key: bytes, certificate: str) -> Stream:
         except EOFError as error:
             raise StrangerError("it knows another key, and hung up") from error
         if not hmac.compare_digest(proof, _proof(key, b"answers", theirs, mine)):
-            raise StrangerError("who answered does not know the key")
+            raise StrangerError("the answering peer does not know the key")
     except BaseException:
         stream.close()
         raise
@@ -222,19 +222,19 @@ def _dial(host: str, port: int, key: bytes, certificate: str) -> Stream:
 
 
 def answer(stream: Stream, key: bytes) -> None:
-    """Check that the peer that dialled knows `key`, and prove the same.
+    """Check that the dialling peer knows `key`, and prove the same.
 
     Raises:
         OSError: it does not, or is gone.
         EOFError: it hung up.
-        FrameError: it speaks something else.
+        FrameError: it has another protocol.
     """
     mine = secrets.token_bytes(NUMBER_BYTES)
     stream.send(mine)
     said = stream.receive(2 * NUMBER_BYTES)
     theirs, proof = said[:NUMBER_BYTES], said[NUMBER_BYTES:]
     if not hmac.compare_digest(proof, _proof(key, b"dials", mine, theirs)):
-        raise StrangerError("who dialled does not know the key")
+        raise StrangerError("the dialling peer does not know the key")
     stream.send(_proof(key, b"answers", mine, theirs))
 
 
@@ -243,10 +243,10 @@ def _proof(key: bytes, who: bytes, answered: bytes, dialled: bytes) -> bytes:
 
 
 def trusting(certificate: str) -> ssl.SSLContext:
-    """The context of a side that dials and trusts this `certificate` alone."""
+    """The context of a dialling side that trusts only this `certificate`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # the key is the name: nobody else has this certificate's
+    context.check_hostname = False  # the pinned certificate identifies the host
     context.load_verify_locations(cadata=certificate)
     return context
 
@@ -260,6 +260,6 @@ def watch(connected: socket.socket) -> None:
         (socket.TCP_KEEPIDLE, QUIET_S),
         (socket.TCP_KEEPINTVL, QUIET_S),
         (socket.TCP_KEEPCNT, 3),
-        (socket.TCP_USER_TIMEOUT, 1000 * GONE_S),  # what was sent and not confirmed
+        (socket.TCP_USER_TIMEOUT, 1000 * GONE_S),  # for sent data without confirmation
     ):
         connected.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,4 +1,4 @@
-"""Engines: what turns a model into training steps. One Protocol, one file per engine."""
+"""Engines run training steps of a model. One Protocol, one file per engine."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Engine(Protocol):
     def prepare(self, micro_batch: int, micro_steps: int) -> None:
         """Get ready for another candidate: `micro_steps` of `micro_batch` samples a step.
 
-        Drops gradients and whatever else the last probe left behind.
+        Drops gradients and all else that the last probe left behind.
         """
         ...
 
     def forward_backward(self, batch: Batch, *, last: bool) -> Tensor:
-        """One micro-step; gradients are reduced between ranks at the `last` of an optimizer step.
+        """One micro-step. Ranks reduce gradients in the `last` one of an optimizer step.
 
         Returns the detached loss of this micro-batch.
         """
@@ -46,14 +46,14 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class EngineRow:
-    """Where an engine is, and what is known of it without importing its library."""
+    """The place of an engine, and facts about it without an import of its library."""
 
     path: str
-    """Of its class, as `module:class`."""
+    """Its class as `module:class`."""
     package: str | None = None
-    """The library that it is from, beside torch."""
+    """Its library beside torch."""
     needs_group: bool = True
-    """Whether a rank that is alone needs a process group, too."""
+    """Whether a single rank needs a process group, too."""
 
 
 ENGINES = {
@@ -67,7 +67,7 @@ ENGINES = {
 def load(name: str) -> Callable[[Start, World], Engine]:
     """The class of the engine `name`; its library is imported here.
 
-    What it builds may raise `UnsupportedError`: the engine does not do this combination.
+    The class may raise `UnsupportedError` for an impossible combination.
 
     Raises:
         UnsupportedError: this version knows no such engine.
@@ -84,7 +84,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @contextmanager
 def stored_as(param_dtype: str) -> Iterator[None]:
-    """What is made in it has weights of that type: fp32 where nothing else is said."""
+    """A context in which weights have that dtype; fp32 for "auto"."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(DTYPES.get(param_dtype, torch.float32))
     try:
@@ -94,7 +94,7 @@ def stored_as(param_dtype: str) -> Iterator[None]:
 
 
 def made(spec: ModelSpec, family: FamilyModels) -> nn.Module:
-    """The module that `spec` names, its blocks compiled if so."""
+    """The module of `spec`, with compiled blocks if requested."""
     module = family.make(spec)
     if spec.compile == "on":
         blocks = list(family.blocks(module))
@@ -105,17 +105,17 @@ def made(spec: ModelSpec, family: FamilyModels) -> nn.Module:
 
 
 def is_muon(family: FamilyModels, name: str, parameter: Tensor) -> bool:
-    """Whether Muon is for `parameter`: the blocks' matrices."""
+    """Whether Muon steps `parameter`: it is a matrix of a block."""
     return len(_whole_shape(parameter)) == 2 and family.is_block_weight(name)
 
 
 def trained(module: nn.Module) -> list[nn.Parameter]:
-    """What the optimizer steps."""
+    """The parameters that the optimizer steps."""
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
 def count(module: nn.Module) -> int:
-    """Parameters of a whole module, also where DeepSpeed has left this rank a shard of it."""
+    """Parameters of a whole module, even if this rank only has DeepSpeed's shard of it."""
     return sum(math.prod(_whole_shape(parameter)) for parameter in module.parameters())
 
 

@@ -1,7 +1,7 @@
 """torch's own data parallelism: DistributedDataParallel, or the bare module on one rank.
 
-fp32 is plain; bf16 and fp16 keep fp32 weights and run the model under autocast, fp16 with a loss
-scaler, which is what torch's documentation advises for mixed precision.
+fp32 is plain. bf16 and fp16 keep fp32 weights and run the model under autocast; fp16 has a loss
+scaler. torch's documentation advises this for mixed precision.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ class DdpEngine:
         self._scaler = torch.amp.GradScaler(world.device.type, enabled=start.dtype == "fp16")
 
     def _made_on(self, device: torch.device) -> torch.device:
-        """Where the module is made."""
+        """The device on which the module is made."""
         return device
 
     def _spread(self, start: Start, world: World) -> nn.Module:
-        """The module as ranks train it together."""
+        """The module, wrapped for training by all ranks."""
         if start.world_size == 1:
             return self._module
-        # The gradients live in the buckets: one copy of them, not two.
+        # The gradients live in the buckets: one copy, not two.
         return DistributedDataParallel(
             self._module, gradient_as_bucket_view=True, broadcast_buffers=False
         )
 
     def _autocasts_to(self, start: Start) -> torch.dtype | None:
-        """Weights in bf16 are bf16 all the way."""
+        """The dtype of autocast; None if weights are in bf16 already."""
         return None if start.model.param_dtype == start.dtype else _AUTOCAST.get(start.dtype)
 
     def prepare(self, micro_batch: int, micro_steps: int) -> None:
@@ -92,8 +92,8 @@ class DdpEngine:
 def optimizers(
     module: nn.Module, name: str, family: FamilyModels
 ) -> Iterator[torch.optim.Optimizer]:
-    """AdamW for everything, of 8 bits if so named, or Muon for what `is_muon` says and AdamW for
-    the rest."""
+    """AdamW for everything, or with 8 bits; or Muon for `is_muon` parameters and AdamW for the
+    rest."""
     if (own := family.optimizer()) is not None:
         yield own(trained(module))
         return

@@ -19,7 +19,7 @@ from probes.faults import UnsupportedError
 from probes.models import Batch, FamilyModels, family
 from probes.world import World
 
-with suppress(ImportError):  # as each rank with ZeRO does, and inductor with it, in 3 s
+with suppress(ImportError):  # ranks with ZeRO import it and inductor, in 3 s
     from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: F401
 
 
@@ -27,21 +27,20 @@ class DeepSpeedEngine:
     """A deepspeed engine whose batch sizes change in place."""
 
     def __init__(self, start: Start, world: World) -> None:
-        # DeepSpeed takes its place among the ranks from the launcher's variables.
+        # DeepSpeed reads its rank from the launcher's variables.
         os.environ |= {
             "RANK": str(world.rank),
             "LOCAL_RANK": str(start.local_rank),
             "WORLD_SIZE": str(world.size),
         }
-        # With it, DeepSpeed makes buffers in /dev/shm that nobody removes, for inference alone.
+        # With it, DeepSpeed makes buffers for inference in /dev/shm that nobody removes.
         os.environ.pop("LOCAL_SIZE", None)
         if world.device.type == "cpu":
-            # What uses those buffers takes a minute to compile. DeepSpeed does without it where
-            # it is not compatible.
+            # The op for those buffers takes a minute to compile. DeepSpeed can do without it.
             deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         else:
             free_memory_from_torch(get_accelerator())
-        deepspeed.init_distributed()  # finds the process group that is there
+        deepspeed.init_distributed()  # takes the existing process group
         self._family = family(start.model.name)
         self._dtype = DTYPES[_kept(start)]
         with _own_reasons():
@@ -70,11 +69,11 @@ class DeepSpeedEngine:
         loss = self._family.loss(self._engine, self._cast(batch))
         self._engine.backward(loss)
         if not last:
-            self._engine.step()  # counts the micro-step; nothing is updated before the boundary
+            self._engine.step()  # counts the micro-step; the update comes at the last one
         return loss.detach()
 
     def _cast(self, batch: Batch) -> Batch:
-        """Floats in the weights' dtype: DeepSpeed casts the weights alone, in bf16 and fp16."""
+        """Floats in the weights' dtype: in bf16 and fp16 DeepSpeed only casts weights."""
         return {
             name: tensor.to(self._dtype) if tensor.is_floating_point() else tensor
             for name, tensor in batch.items()
@@ -87,8 +86,8 @@ class DeepSpeedEngine:
 def free_memory_from_torch(accelerator: Any) -> None:
     """Have DeepSpeed ask torch for a device's free memory, within this process's limit.
 
-    Its own way takes what CUDA_VISIBLE_DEVICES holds for integers, and ranks have UUIDs there.
-    Stages 1 and 2 ask while they are built (`available_memory` of its cuda_accelerator.py).
+    Its own code expects integers in CUDA_VISIBLE_DEVICES, but ranks have UUIDs there. Stages 1 and
+    2 ask while they are built (`available_memory` in cuda_accelerator.py).
     """
 
     def available_memory(device_index: int | None = None) -> int:
@@ -100,13 +99,13 @@ def free_memory_from_torch(accelerator: Any) -> None:
 
 
 def _kept(start: Start) -> str:
-    """The dtype of the weights that products are computed with."""
+    """The dtype of the weights in products."""
     return start.dtype if start.model.param_dtype == "auto" else start.model.param_dtype
 
 
 @contextmanager
 def _own_reasons() -> Iterator[None]:
-    """What DeepSpeed refuses to build is unsupported, in its own words."""
+    """Turn DeepSpeed's refusals into `UnsupportedError`, with its own text."""
     try:
         yield
     except (ValueError, AssertionError) as error:
@@ -115,8 +114,8 @@ def _own_reasons() -> Iterator[None]:
 
 @contextmanager
 def _placed(start: Start, world: World, family: FamilyModels) -> Iterator[None]:
-    """Where and how the module is made, in the training dtype: stage 3 as shards from the first
-    tensor on, the others straight on the device. Neither holds more than training will."""
+    """A context to make the module in the training dtype: for stage 3 as shards from the start,
+    else directly on the device. Neither holds more than training will."""
     sharded = start.model.zero_stage == 3
     before = torch.get_default_dtype()
     torch.set_default_dtype(DTYPES[_kept(start)])

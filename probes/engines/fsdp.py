@@ -19,7 +19,7 @@ from probes.world import World
 
 
 class FsdpEngine(DdpEngine):
-    """Sharded weights, gradients and optimizer state; fp32 weights, bf16 products if asked for."""
+    """Sharded weights, gradients and optimizer state; fp32 weights, bf16 products if requested."""
 
     def __init__(self, start: Start, world: World) -> None:
         if start.dtype == "fp16":
@@ -34,7 +34,7 @@ class FsdpEngine(DdpEngine):
         return self._module
 
     def _autocasts_to(self, start: Start) -> torch.dtype | None:
-        return None  # the policy of its shards casts
+        return None  # FSDP's own policy casts
 
     def _sync(self, last: bool) -> AbstractContextManager[None]:
         assert isinstance(self._module, FSDPModule)
@@ -43,13 +43,13 @@ class FsdpEngine(DdpEngine):
 
 
 def _shard(module: nn.Module, family: FamilyModels, start: Start, world: World) -> None:
-    """`module` from the meta device to its shards, one block at a time: no rank ever holds it
+    """Turn `module` from the meta device into shards, one block at a time. No rank ever holds it
     whole."""
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if start.dtype == "bf16" else None,
         reduce_dtype=DTYPES.get(start.model.reduce_dtype, torch.float32),
     )
-    # The default is of the accelerator that torch was built for, which may not be there.
+    # The default is the accelerator of torch's build, which may be missing.
     shard = partial(
         fully_shard,
         mesh=init_device_mesh(world.device.type, (world.size,)),

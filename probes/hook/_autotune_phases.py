@@ -1,16 +1,16 @@
-"""What a script does between its steps: it evaluates, or it saves; and the memory of each.
+"""Evaluation and saving between a script's steps, and the memory of each.
 
-Evaluation is a forward pass of a model with trained parameters, without gradients or in eval mode,
-between a step and the next backward pass. Saving is a call of a function that writes what is
-trained, and what leads up to it from `state_dict` on. What happens in every gap between steps, or
-in every other one, is part of the step: a teacher, a reference model, the two steps of a GAN.
+Evaluation is a forward pass of a trained model between a step and the next backward pass. It is
+without gradients or in eval mode. Saving is a call of a function that writes trained parameters,
+from `state_dict` on. Work in every gap between steps, or in every other one, is part of the step:
+a teacher, a reference model, the two steps of a GAN.
 
 Contracts:
 
-- In a step without a phase it costs a microsecond for each `no_grad`, and nothing else. It reads
-  and restarts the peaks of memory at the borders of a phase alone.
-- A hook of all modules sees the first module of a forward pass, and is gone then. There is none
-  where something is compiled, which would be compiled again: there, `eval()` tells of evaluation.
+- In a step without a phase it only costs a microsecond for each `no_grad`. It reads and restarts
+  the peaks of memory only at the borders of a phase.
+- A hook of all modules sees the first module of a forward pass, and is then removed. A script that
+  compiles has no such hook, which would cause a new compilation: there, `eval()` shows evaluation.
 """
 
 from __future__ import annotations
@@ -26,23 +26,22 @@ from typing import Any
 
 TRAIN, ROLLOUT, EVALUATE, SAVE = "train", "rollout", "evaluate", "save"
 REGULAR = 3
-"""What is in so many gaps between steps, with one other gap between two at most, is part of the
-step."""
+"""Work in so many gaps between steps is part of the step; every other gap may lack it."""
 ASKED = (ROLLOUT, EVALUATE)
 """Phases in which the model is asked."""
 MAY_ROLL = (EVALUATE, False)
 """The kind of phase that may be a rollout: without gradients, in training mode."""
 ROLLOUT_S = 0.1
-"""A rollout that takes less is seen as a part of the step alone, and costs nothing then."""
+"""A shorter rollout is part of the step only, and costs nothing."""
 LONGEST_CYCLE = 32
-"""Steps, at most, from one rollout to the next."""
+"""The most steps from one rollout to the next."""
 ARMED = 32
-"""Times in one gap between steps, at most, that a look for a forward pass begins."""
+"""The most looks for a forward pass in one gap between steps."""
 CALLS = 256
-"""Modules, at most, that such a look meets."""
+"""The most modules in such a look."""
 FROZEN = 3
-"""Calls of frozen models in one gap, at most, after which a look goes on: encoders are asked
-before the trained model that gets their output."""
+"""The most calls of frozen models in one gap that do not end a look: encoders run before the
+trained model."""
 LEAVES = 100_000
 SAVERS = {
     "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save", "save_state_dict"),
@@ -51,17 +50,17 @@ SAVERS = {
         "DeepSpeedEngine.save_checkpoint", "DeepSpeedEngine.save_16bit_model",
     ),
 }  # fmt: skip
-"""Functions that save, by the module that has them."""
+"""Functions that save, by their module."""
 GATHERERS = {
     "torch.distributed.checkpoint.state_dict": (
         "get_state_dict", "get_model_state_dict", "get_optimizer_state_dict",
     ),
 }  # fmt: skip
-"""Functions that may gather what is saved then."""
+"""Functions that may gather parameters before saving."""
 
 
 class Phases:
-    """The phases of this process, and the most memory in each."""
+    """The phases of this process, and the peaks of memory in each."""
 
     def __init__(
         self,
@@ -72,8 +71,8 @@ class Phases:
         restart: Callable[[], None],
         least_values: Callable[[], int],
     ) -> None:
-        """`read` gives counts of memory, with their peaks since `restart`. A checkpoint has
-        `least_values` numbers or more."""
+        """`read` returns counts of memory, with their peaks since `restart`. A checkpoint has at
+        least `least_values` numbers."""
         self._torch, self._lock, self._read, self._restart = torch, lock, read, restart
         self._least_values = least_values
         self.compiled = False
@@ -81,7 +80,7 @@ class Phases:
         self.begin(lock)
 
     def begin(self, lock: Any) -> None:
-        """Nothing happened yet in this process."""
+        """Begin anew, in this process."""
         self._lock = lock
         self._thread = threading.main_thread().ident
         self.now = ""
@@ -91,19 +90,19 @@ class Phases:
         self.oom_in = ""
         """The phase in which an allocation failed last."""
         self.most: dict[str, int] = {}
-        """Of each count, over all phases."""
+        """The largest value of each count, over all phases."""
         self._of: dict[str, dict[str, int]] = {TRAIN: {}}
         self._count: dict[str, int] = {}
         self._seconds: dict[str, float] = {}
         self._open: dict[str, int] = {}  # counts of the open phase
-        self._sure = False  # that the open phase is what it is taken for
+        self._sure = False  # whether the kind of the open phase is certain
         self._began = 0.0
         self._held = 0  # bytes that the last phase left behind
         self.between = False
-        """Whether a step has ended, and no backward pass has begun."""
+        """Whether a step has ended, and no backward pass has begun since."""
         self._stepped = False
         self._gap: set[tuple[str, bool]] = set()  # kinds of phases since the last step
-        self._counted: set[str] = set()  # phases of the same
+        self._counted: set[str] = set()  # phases since the last step
         self._gaps = 0
         self._last_in: defaultdict[tuple[str, bool], deque[int]] = defaultdict(
             lambda: deque(maxlen=REGULAR)
@@ -115,13 +114,15 @@ class Phases:
         """Whether rollouts are a phase of their own."""
         self._handle: Any = None
         self._armed = self._calls = self._frozen = 0
-        self._depth = 0  # of no_grad, since it began between steps
+        self._depth = 0  # nesting of no_grad that began between steps
         self._eval_mode = False
         self.saves = False
-        """Whether a function runs that saves."""
-        self._asked: dict[int, bool | None] = {}  # by module; None of one without parameters
+        """Whether a saving function runs."""
+        self._asked: dict[
+            int, bool | None
+        ] = {}  # whether a module trains; None without parameters
 
-    # At the script's own borders.
+    # Called at events of the script.
 
     def stepped(self) -> None:
         """A step has ended."""
@@ -162,7 +163,7 @@ class Phases:
                 self._asks(in_eval=True)
 
     def with_gradients(self, error: Any) -> None:
-        """It ends."""
+        """`no_grad` or the like ends."""
         if not self._depth or threading.get_ident() != self._thread:
             return
         self._depth -= 1
@@ -186,7 +187,7 @@ class Phases:
 
     @contextmanager
     def saving(self, what: Any = None, *, sure: bool = True) -> Iterator[None]:
-        """Inside, the script saves; or, where that is not sure, gathers what it may save."""
+        """A context in which the script saves; if not `sure`, it may only gather parameters."""
         kind = (SAVE, sure)
         here = self.between and self._stepped and threading.get_ident() == self._thread
         if not here or self.saves or kind in self._regular or not self._is_large(what):
@@ -215,10 +216,10 @@ class Phases:
         if self.now and not self.failed_in:
             self._to("")
 
-    # What was found.
+    # Results.
 
     def fold(self) -> dict[str, int]:
-        """Take over the counts as they are now; the lock is held."""
+        """Take over the present counts; the lock is held."""
         counts = self._read()
         if counts.get("num_ooms", 0) > self.most.get("num_ooms", 0):
             self.oom_in = self.now
@@ -230,8 +231,8 @@ class Phases:
         return counts
 
     def found(self) -> dict[str, tuple[int, float, dict[str, int]]]:
-        """How often, seconds and largest counts, by phase; empty after training alone. The lock
-        is held."""
+        """Number, seconds and largest counts, by phase; empty after mere training. The lock is
+        held."""
         each_of = {name: dict(most) for name, most in self._of.items()}
         if self.now and self._sure:
             _raise(each_of.setdefault(self.now, {}), self._open)
@@ -241,10 +242,10 @@ class Phases:
             if most and len(each_of) > 1
         }
 
-    # Within.
+    # Internals.
 
     def _here(self) -> bool:
-        """Whether a phase may begin: between steps, or before the first."""
+        """Whether a phase may begin: between steps, or before the first one."""
         return self.between or not self._stepped
 
     def _arm(self) -> None:
@@ -261,11 +262,11 @@ class Phases:
             self._handle = None
 
     def _called(self, module: Any, _: Any) -> None:
-        """A module is called while a look is on."""
+        """A module is called during a look."""
         if threading.get_ident() != self._thread:
             return
         self._calls += 1
-        if not self._trains(module):  # a model that is only asked, or a part of none
+        if not self._trains(module):  # a frozen model, or no part of a model
             if self._asked[id(module)] is False:
                 self._disarm()
                 self._skip(module)
@@ -283,7 +284,7 @@ class Phases:
             self._asks(in_eval=not module.training, sure=not with_gradients)
 
     def _skip(self, module: Any) -> None:
-        """Look on after this call of a frozen model."""
+        """Continue the look after this call of a frozen model."""
         self._frozen += 1
         if self._frozen > FROZEN:
             return
@@ -296,7 +297,7 @@ class Phases:
         handle = module.register_forward_hook(called, always_call=True)
 
     def _asks(self, *, in_eval: bool, sure: bool = True) -> None:
-        """A trained model is asked, and not trained."""
+        """A trained model runs without being trained."""
         if self.rolls and not in_eval:
             self._to(ROLLOUT)
         elif (EVALUATE, in_eval) not in self._regular:
@@ -304,7 +305,7 @@ class Phases:
             self._to(EVALUATE, sure=sure)
 
     def _to(self, phase: str, *, sure: bool = True) -> None:
-        """The border of two phases, of which `phase` begins."""
+        """The border of two phases: `phase` begins."""
         with self._lock:
             counts = self.fold()
             now = time.perf_counter()
@@ -348,20 +349,20 @@ class Phases:
                     counted[name] = size  # type: ignore[assignment]
 
     def _trains(self, module: Any) -> bool:
-        """Whether any of its parameters is trained."""
+        """Whether any of the module's parameters is trained."""
         if id(module) not in self._asked:
             trained = [each.requires_grad for each in module.parameters()]
             self._asked[id(module)] = any(trained) if trained else None
         return bool(self._asked[id(module)])
 
     def _is_large(self, what: Any) -> bool:
-        """Whether `what` has as many numbers as a checkpoint, or is not known."""
+        """Whether `what` has as many numbers as a checkpoint, or an unknown number."""
         return what is None or _values(what, self._torch, [LEAVES]) >= self._least_values()
 
 
 def _tied(counts: dict[str, int], what: str) -> tuple[str, int]:
-    """The count that stays where it is when memory is freed, of which a phase leaves training
-    something behind: its name's beginning, and its peak or current size."""
+    """Prefix and kind of a count that stays after memory is freed, so that a phase's memory
+    remains in training. The kind is its peak or its current size."""
     if "reserved_bytes.all.peak" in counts:
         return "reserved", counts[f"reserved_bytes.all.{what}"]
     return "host", counts["host" if what == "peak" else "resident"]
@@ -373,7 +374,7 @@ def _raise(most: dict[str, int], by: dict[str, int]) -> None:
 
 
 def _values(what: Any, torch: Any, left: list[int]) -> int:
-    """Numbers in the tensors of `what`, of which so many parts are `left` to look at."""
+    """Number of values in the tensors of `what`; at most `left` parts are looked at."""
     left[0] -= 1
     if left[0] < 0:
         return 0
@@ -389,8 +390,8 @@ def _values(what: Any, torch: Any, left: list[int]) -> int:
 
 
 def attach(torch: Any, phases: Phases, found: Callable[..., None]) -> None:
-    """Have `phases` told what the script does. `found(name, around)` has a module changed by
-    `around` once it is imported."""
+    """Have the script's events told to `phases`. `found(name, around)` has `around` change a
+    module after its import."""
     _bordered(torch.no_grad, phases, lambda _: True)
     _bordered(torch.inference_mode, phases, lambda context: context.mode)
     _bordered(torch.set_grad_enabled, phases, lambda context: not context.mode)
@@ -404,7 +405,7 @@ def attach(torch: Any, phases: Phases, found: Callable[..., None]) -> None:
 
     @functools.wraps(gather)
     def gathering(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if phases.saves or not phases.between:  # a part of one that is gathered
+        if phases.saves or not phases.between:  # a part of a gathered one
             return gather(self, *args, **kwargs)
         with phases.saving(sure=False):
             return gather(self, *args, **kwargs)
@@ -433,7 +434,7 @@ def _is_librarys(model: Any) -> bool:
 
 
 def _bordered(kind: Any, phases: Phases, stops: Callable[[Any], bool]) -> None:
-    """Have `phases` told where a context of that kind begins and ends that stops gradients."""
+    """Have `phases` told of begin and end of contexts of that kind that stop gradients."""
     enter, leave = kind.__enter__, kind.__exit__
 
     @functools.wraps(enter)
@@ -452,7 +453,7 @@ def _bordered(kind: Any, phases: Phases, stops: Callable[[Any], bool]) -> None:
 
 
 def _around(functions: tuple[str, ...], phases: Phases, sure: bool, module: Any) -> None:
-    """Have `phases` told of calls of these functions of `module`, which save."""
+    """Have `phases` told of calls of these saving functions of `module`."""
     for name in functions:
         *owners, last = name.split(".")
         owner = functools.reduce(getattr, owners, module)
@@ -461,7 +462,7 @@ def _around(functions: tuple[str, ...], phases: Phases, sure: bool, module: Any)
 
 
 def _saver(run: Any, phases: Phases, sure: bool, known: bool) -> Any:
-    """`run`, of which `phases` are told; its first argument is what it saves, if that is known."""
+    """`run`, with calls told to `phases`. If `known`, its first argument is the saved object."""
 
     @functools.wraps(run)
     def saving(*args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,8 @@
 """How the ranks of a script share the work, as one of them sees it.
 
-A rank of several is looked at in the two steps after its first, and never again: whatever that
-hooks is unhooked then. It reads one batch, so those steps may wait for the device. Standard
-library alone, as `sitecustomize`. An error in it leaves the script as it is.
+The look is at the two steps after a rank's first, if it is one of several. Then all hooks are
+removed. It reads one batch, so those steps may wait for the device. It only uses the standard
+library, as `sitecustomize` does. An error in it leaves the script as it is.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 
 STEPS = 2
 CALLS = 4
-"""Of the outermost modules in a step, of whose batches the digest is at most."""
+"""The most calls of outermost modules in a step whose batches are in the digest."""
 ELEMENTS = 2**16
-"""Of a tensor, at most, evenly spread: of token ids usually all."""
+"""The most elements of a tensor in the digest, evenly spread: usually all token ids."""
 MOST_OF_GRADIENTS = 0.5
-"""Who reduces so many of a module's gradients with others trains it with them on other data."""
+"""Ranks that reduce this share of a module's gradients train on different data."""
 _ROLES = {
     "dp": "dp ddp data batch fsdp hsdp shard replicate dp_shard dp_replicate",
     "tp": "tp mp tensor model tensor_model",
@@ -38,12 +38,12 @@ _REDUCING = ("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter",
 _MOVING = ("allgather", "all_gather_single", "_allgather_base", "allgather_coalesced",
            "all_gather_single_coalesced", "allgather_into_tensor_coalesced", "alltoall",
            "alltoall_base", "all_to_all_single", "send", "recv")  # fmt: skip
-"""Methods of torch's ProcessGroup, as its releases have them."""
+"""Methods of torch's ProcessGroup, in all its releases."""
 _DATA_GROUPS = ("process_group", "_inter_node_pg", "seq_data_parallel_group",
                 "data_parallel_group")  # fmt: skip
 """Attributes of modules of torch and DeepSpeed that average gradients."""
 _looks: list[Look] = []
-"""The one of this process, while it lasts."""
+"""The look of this process, while it lasts."""
 
 
 class Look:
@@ -66,10 +66,10 @@ class Look:
         self._batches: list[int] = []
         self._undo: list[Any] = []
         self.place: dict[str, Any] | None = None
-        """What was found out, once it was."""
+        """The result, once it is known."""
         _looks[:] = [self]
         for module in outermost:
-            with suppress(Exception):  # of a kind that takes no hooks
+            with suppress(Exception):  # some modules take no hooks
                 handle = module.register_forward_pre_hook(_called, with_kwargs=True)
                 self._undo.append(handle.remove)
         for names, look in ((_REDUCING, self._reduces), (_MOVING, self._moves)):
@@ -77,7 +77,7 @@ class Look:
                 self._watch(name, look)
 
     def _watch(self, name: str, look: Any) -> None:
-        """Have `look` told of the calls of a method of torch's process groups."""
+        """Have `look` told of calls of a method of torch's process groups."""
         kind = self._dist.ProcessGroup
         run = vars(kind).get(name)
         if run is None:
@@ -118,12 +118,12 @@ class Look:
             self._undo.pop()()
 
     def called(self, args: Any, kwargs: Any) -> None:
-        """An outermost module is called with these."""
+        """An outermost module is called with these arguments."""
         tensors = list(_tensors([args, kwargs], self._torch.Tensor))
         if not tensors or not self._torch.is_grad_enabled():
             return
         if any(each.requires_grad for each in tensors):
-            self._fed = True  # by another module, or by another rank's
+            self._fed = True  # by another module, here or on another rank
             return
         self._got = True
         if self._calls < CALLS and all(map(self._is_readable, tensors)):
@@ -134,7 +134,7 @@ class Look:
     def _is_readable(self, tensor: Any) -> bool:
         if not tensor.is_cuda:
             return True
-        # An emulated device has no values.
+        # An emulated device computes no values.
         capturing = self._torch.cuda.is_current_stream_capturing()
         return "AUTOTUNE_EMULATED" not in os.environ and not capturing
 
@@ -156,15 +156,14 @@ class Look:
                 self._shares.add(tuple(ranks))
 
     def _largest(self, args: Any) -> list[Any]:
-        """Of a collective's tensors, those of its input or its output: whichever is larger."""
+        """The input or the output tensors of a collective, whichever are larger."""
         sides = [list(_tensors(each, self._torch.Tensor)) for each in args[:2]]
         largest: list[Any] = max(sides, key=lambda side: sum(each.numel() for each in side))
         return largest
 
 
 def _called(module: Any, args: Any, kwargs: Any) -> None:
-    """A hook of outermost modules. It can be pickled with them, and a compiler sees nothing in
-    it."""
+    """A hook of outermost modules. It can be pickled with them, and compilers ignore it."""
     if sys.modules["torch"].compiler.is_compiling() or not _looks:
         return
     with suppress(Exception):
@@ -196,7 +195,7 @@ def _bytes(tensor: Any, torch: Any) -> bytes:
 
 
 def _of_megatron() -> dict[str, list[int]]:
-    """The degrees, and this rank's places, as Megatron's core keeps them."""
+    """The degrees, and this rank's places, from Megatron's core."""
     state = sys.modules.get("megatron.core.parallel_state")
     if state is None or not state.model_parallel_is_initialized():
         return {}
@@ -209,7 +208,7 @@ def _of_megatron() -> dict[str, list[int]]:
 
 
 def _of_meshes(world_size: int) -> dict[str, list[int]]:
-    """The same of the mesh of all ranks that says most; nothing where some name is unknown."""
+    """The same from the most detailed mesh of all ranks; empty if it has an unknown name."""
     import gc
 
     module = sys.modules.get("torch.distributed.device_mesh")
@@ -227,12 +226,12 @@ def _of_meshes(world_size: int) -> dict[str, list[int]]:
             own = mesh.size(number)
             degrees[_ROLE[name]] = [size * own, at * own + place[number]]
         found.append(degrees)
-    # Where the ranks of a sequence's parts shard parameters, too, one dimension may be both.
+    # If ranks with parts of a sequence also shard parameters, one dimension may mean both.
     return max(found, key=lambda each: ("cp" in each, len(each)), default={})
 
 
 def _wrapped(modules: list[Any], dist: Any) -> set[tuple[int, ...]]:
-    """Ranks with which modules average their gradients: DDP, both FSDPs, DeepSpeed."""
+    """Sets of ranks over which modules average gradients: DDP, both FSDPs, DeepSpeed."""
     groups: list[Any] = []
     for module in modules:
         with suppress(Exception):
@@ -252,7 +251,7 @@ def _wrapped(modules: list[Any], dist: Any) -> set[tuple[int, ...]]:
 
 
 def _sharded(parameters: Any, averages: set[tuple[int, ...]], dist: Any) -> set[tuple[int, ...]]:
-    """Ranks among which parameters are cut up that are not averaged there."""
+    """Sets of ranks that share parameters without averaging them."""
     cut = {
         (id(each.device_mesh), number): each.device_mesh.get_group(number)
         for each in parameters

@@ -1,25 +1,25 @@
-"""What a user's own training script does, told from inside its processes.
+"""Reports on a user's training script from inside its processes.
 
-A study puts this folder first on PYTHONPATH, and Python imports `sitecustomize` as it starts.
-Standard library alone: the script's interpreter may have nothing of ours. Until torch is imported
-nothing happens but that this waits for it. `_autotune_ranks` beside it looks at ranks.
+A study puts this folder first on PYTHONPATH, and Python imports `sitecustomize` at its start. It
+only uses the standard library: the script's interpreter may have no package of ours. Before torch
+is imported it only waits for that. `_autotune_ranks` beside it looks at ranks.
 
-An optimizer step is the first step of any of torch's optimizers after a backward pass: ZeRO steps
-several of them, and so do scripts with two. What is told is numbers alone; the study decides when
+An optimizer step is the first step of any of torch's optimizers after a backward pass. ZeRO steps
+several of them, and so do scripts with two. The hook only reports numbers; the study decides when
 it has seen enough, and ends the process.
 
 Contracts:
 
 - It costs microseconds a step, waits for no device, and patches no module's forward. An error in
-  it leaves the script unwatched, not broken. `_autotune_phases` beside it restarts the peaks that
-  torch counts where an evaluation or a save begins and ends, and nowhere else.
-- It asks CUDA in the script's own threads alone, and never while a graph is captured. A query of
-  an event from another thread breaks the capture.
+  it leaves the script unwatched, not broken. `_autotune_phases` beside it restarts torch's peaks
+  only at begin and end of an evaluation or a save.
+- It asks CUDA only in the script's own threads, and never while a graph is captured. A query of an
+  event from another thread breaks the capture.
 - It dials before torch is imported, which may take a minute. It stays on `sys.meta_path` until
   torch is imported: libraries ask for torch's spec long before.
-- A step is looked at whole or not at all. A look marks the batch in autograd's graph
-  (`node.metadata`), so a second loss of one forward pass is no second micro-step, and neither is
-  a pass through the head alone. It unpacks nothing that a checkpoint would compute again.
+- It looks at a whole step or not at all. A look marks the batch in autograd's graph
+  (`node.metadata`). A second loss of one forward pass is then no second micro-step, nor is a pass
+  through the head alone. It unpacks nothing that a checkpoint would recompute.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ from typing import Any, NamedTuple
 VERSION = 1  # of autotune.wire.messages
 EVERY_S = 0.2
 LOOK_SHARE = 0.003
-"""Of the time, that walks through autograd's graph for the batch's shape may take."""
+"""Share of the time for walks through autograd's graph for the batch's shape."""
 FIRST_LOOKS = 4
 STEP_LOOKS = 256
-"""Of one step, at most: one that never comes to an end is not looked at for ever."""
+"""The most looks in one step: an endless one is not looked at for ever."""
 CUDA_GUARD = 0.97
 _MET = "autotune"
 _RESETS = ("_cuda_resetPeakMemoryStats", "_cuda_resetAccumulatedMemoryStats",
            "_accelerator_resetPeakStats", "_accelerator_resetAccumulatedStats")  # fmt: skip
-"""Functions of torch._C that start the allocator's counts anew, for a device."""
+"""Functions of torch._C that reset the allocator's counts of a device."""
 _PRODUCTS = {"AddmmBackward0", "MmBackward0", "BmmBackward0", "LinearBackward0"}
 ERROR_CHARACTERS, TRACEBACK_CHARACTERS = 2000, 20_000
 
 
 class _Link:
-    """The connection to the study. Its end is the end of this process."""
+    """The connection to the study. Its end ends this process."""
 
     def __init__(self, address: str) -> None:
         import socket
@@ -76,14 +76,14 @@ class _Link:
             self._send_frame(data)
 
     def _prove(self, key: bytes) -> None:
-        """As autotune/wire/stream.py has it: each side shows that it knows the key."""
+        """Both sides prove that they know the key, as in autotune/wire/stream.py."""
         import hmac
 
         theirs, mine = self._frame(), os.urandom(32)
         self._send_frame(mine + hmac.digest(key, b"dials" + theirs + mine, "sha256"))
         proof = hmac.digest(key, b"answers" + theirs + mine, "sha256")
         if not hmac.compare_digest(self._frame(), proof):
-            raise ConnectionError("who answered does not know the key")
+            raise ConnectionError("the answering peer does not know the key")
 
     def _send_frame(self, data: bytes) -> None:
         self._socket.sendall(len(data).to_bytes(4, "big") + data)
@@ -109,7 +109,7 @@ class _Link:
 
 
 class _Watch:
-    """What this process has done so far."""
+    """The events of this process so far."""
 
     def __init__(self, torch: Any, address: str) -> None:
         self._torch = torch
@@ -118,7 +118,7 @@ class _Watch:
         self._is_of_cuda = os.environ.get("AUTOTUNE_DEVICE_KIND") == "cuda"
         self._lock, self._sending = threading.Lock(), threading.Lock()
         self.reset: Callable[[int], None] | None = None
-        """Torch's own function that restarts the peaks of a device's memory."""
+        """torch's own function that resets the peaks of a device's memory."""
         self.phases = importlib.import_module("_autotune_phases").Phases(
             torch, self._lock, read=self._read, restart=self._restart,
             least_values=lambda: self._trainable // (2 * self._world_size()),
@@ -132,7 +132,7 @@ class _Watch:
         self._limited = False
         self._inside = 0
         self._since = 0  # backward passes since the last step
-        self._grads = 0  # calls of torch.autograd.grad, which a loop may use in their place
+        self._grads = 0  # calls of torch.autograd.grad, which a loop may use instead
         self._backwards = 0
         self._ended = 0
         self._trainable = 0
@@ -141,7 +141,7 @@ class _Watch:
         self._last: Any = None  # when the last step ended: seconds, or an event of CUDA
         self._pending: list[
             tuple[Any, Any, dict[str, Any]]
-        ] = []  # events of steps that the device has not come to yet
+        ] = []  # events of steps that the device has not reached yet
         self._waited_s = 0.0
         self._waiting = 0
         self._began_s = time.perf_counter()
@@ -149,20 +149,20 @@ class _Watch:
         self._looks = 0
         self._looking = False
         self._found: list[_Found] = []  # by the looks of this step
-        self._captured: list[_Found | None] = []  # into a CUDA graph: None is a step
-        self._whole_share = 1.0  # of the backward passes of a step: those of another batch each
+        self._captured: list[_Found | None] = []  # in a CUDA graph: None is a step
+        self._whole_share = 1.0  # share of a step's backward passes with a batch of their own
         self._dtype = ""
         self._optimizers: set[str] = set()  # names of their classes
         self._steps: list[dict[str, Any]] = []  # not told yet
-        self._ranks: Any = None  # how this one shares the work with others
+        self._ranks: Any = None  # the look at this rank
         self._cuda = False
         self._device: Any = None
-        self._used = 0  # bytes of the device that are in use beyond our allocator
+        self._used = 0  # used bytes of the device outside our allocator
         self._used_at = 0.0
         self.phases.begin(self._lock)
 
     def forked(self) -> None:
-        """This is a child now: what its parent did is not its own."""
+        """Forget the parent's events in this child process."""
         self._lock, self._sending = threading.Lock(), threading.Lock()
         self._begin()
 
@@ -173,11 +173,11 @@ class _Watch:
         try:
             self._link = _Link(self._address)
             self._send("Hello", self._hello())
-        except OSError:  # the study has ended already
+        except OSError:  # the study ended already
             os.kill(os.getpid(), signal.SIGKILL)
 
     def dial(self) -> None:
-        """Dial the study, and tell it how things are from now on."""
+        """Dial the study, and report to it from now on."""
         self.greet()
         if not self._telling:
             self._telling = True
@@ -194,7 +194,7 @@ class _Watch:
     def _send(self, kind: str, body: dict[str, Any]) -> None:
         assert self._link is not None
         with self._sending:
-            if self._left:  # nothing comes after that: our own thread runs as long as the process
+            if self._left:  # the last message; our thread runs as long as the process
                 return
             self._left = kind == "Left"
             try:
@@ -205,13 +205,13 @@ class _Watch:
     # Called from the script's threads.
 
     def uses(self, tensors: list[Any]) -> None:
-        """Where these are: our own thread would ask torch for another device's memory."""
+        """Note the device of these tensors: our own thread would ask for another device."""
         on_cuda = [each.device for each in tensors if each.is_cuda]
         self._cuda = bool(on_cuda)
         self._device = on_cuda[0] if on_cuda else None
 
     def limit(self) -> None:
-        """Make what is beyond the capacity fail, as it would on such a device."""
+        """Let allocations beyond the capacity fail, as on such a device."""
         if self._limited or not self._capacity or self._cuda != self._is_of_cuda:
             return
         self._limited = True
@@ -230,7 +230,7 @@ class _Watch:
         resource.setrlimit(resource.RLIMIT_DATA, (_status_bytes("VmData") + room, hard))
 
     def backward(self, tensors: Any) -> None:
-        """A backward pass of these begins."""
+        """A backward pass of these tensors begins."""
         self.dial()
         self.phases.backward()
         roots = [tensors] if isinstance(tensors, self._torch.Tensor) else list(tensors)
@@ -244,7 +244,7 @@ class _Watch:
         self.limit()
         self._look_at_device()
         began = time.perf_counter()
-        if self._since == 1:  # all of a step, or nothing: a batch may have several losses
+        if self._since == 1:  # a whole step or nothing: a batch may have several losses
             spare = self._look_s < LOOK_SHARE * (began - self._began_s)
             self._looking = spare or self._looks < FIRST_LOOKS
         if self._looking and self._since <= STEP_LOOKS:
@@ -258,11 +258,11 @@ class _Watch:
         self._dtype = found.dtype or self._dtype
 
     def captured(self, graph: Any) -> None:
-        """This CUDA graph has all that was captured."""
+        """This CUDA graph has all captured events."""
         graph.autotune_captured, self._captured = self._captured, []
 
     def replayed(self, graph: Any) -> None:
-        """What this CUDA graph has runs again."""
+        """The events of this CUDA graph happen again."""
         for found in getattr(graph, "autotune_captured", ()):
             if found is not None:
                 self.phases.backward()
@@ -283,21 +283,21 @@ class _Watch:
             return
         if not self._since:
             self._since, self._backwards = self._grads, self._backwards + self._grads
-        if self._since and not self._ended:  # of a step that is not told, so there is time for it
+        if self._since and not self._ended:  # the first step is not told, so there is time for it
             self._frozen, cut = _frozen(self._torch, *_modules(self._torch))
             self._trainable = max(self._trainable, cut)
         if self._since and not self._explicit:
             self._step(None)
 
     def step(self, tokens: int | None, samples: int | None) -> None:
-        """The script itself says that a step is done."""
+        """The script itself reports a step."""
         self.dial()
         was, self._explicit = self._explicit, True
         if was or self._since or not self._ended:  # else the first one was seen already
             self._step(tokens, samples)
 
     def _look_at_ranks(self) -> None:
-        """In the steps after the first, where there are several."""
+        """Look at this rank in the steps after the first, if it is one of several."""
         if self._ranks is not None:
             self._ranks.stepped()
         elif self._world_size() > 1:
@@ -313,17 +313,17 @@ class _Watch:
     def _step(self, tokens: int | None, samples: int | None = None) -> None:
         now: Any
         if self._is_capturing():
-            return  # into a graph: nothing runs
+            return  # capturing a graph runs nothing
         if self._cuda:
             now = self._torch.cuda.Event(enable_timing=True)
-            # Events are compared on one device: that of the first, not the current one.
+            # Events are compared on the device of the first one, not on the current device.
             device = getattr(self._last, "device", self._device)
             now.record(self._torch.cuda.current_stream(device))
         else:
             now = time.perf_counter()
         if not self._ended or (self._ranks is not None and self._ranks.place is None):
             _harmless(self._look_at_ranks)()
-        all_fed = all(each.fed for each in self._found)  # as a later stage's, or beside LoRA
+        all_fed = all(each.fed for each in self._found)  # a later stage, or with LoRA
         whole = [each for each in self._found if each.fresh and each.fed == all_fed]
         if whole:
             self._whole_share = len(whole) / len(self._found)
@@ -339,14 +339,14 @@ class _Watch:
             if self._last is not None:
                 self._pending.append((self._last, now, told))
             else:
-                self._looks = 0  # the first step is not told: what it looked at is lost
+                self._looks = 0  # the first step is not told, so its looks are lost
             self._last, self._since, self._waited_s = now, 0, 0.0
             self._grads = 0
             self._ended += 1
         self._look_at_device()
 
     def _look_at_device(self) -> None:
-        """In the script's own thread: what asks CUDA while a graph is captured would break it."""
+        """Ask CUDA in the script's own thread: else it would break the capture of a graph."""
         if not self._cuda:
             self._settle()
         elif self._on_cuda() and not self._is_capturing():
@@ -358,7 +358,7 @@ class _Watch:
                 self._used, self._used_at = max(0, int(total - free - reserved)), now
 
     def _settle(self) -> None:
-        """Give the steps that the device is through with their seconds."""
+        """Set the seconds of steps that the device has finished."""
         with self._lock:
             while self._pending:
                 before, after, told = self._pending[0]
@@ -372,7 +372,7 @@ class _Watch:
                 del self._pending[0]
 
     def waiting(self, inner: Any, loader: Any) -> Any:
-        """The next batch of a DataLoader, and how long it took."""
+        """The next batch of a DataLoader; counts the time for it."""
         if self._waiting or threading.current_thread() is not threading.main_thread():
             return inner(loader)
         self._waiting, began = 1, time.perf_counter()
@@ -382,7 +382,7 @@ class _Watch:
             self._waiting = 0
             self._waited_s += time.perf_counter() - began
 
-    # Called from a thread of our own.
+    # Called from our own thread.
 
     def _tell_now_and_then(self) -> None:
         link, told = self._link, _harmless(self.tell)
@@ -429,7 +429,7 @@ class _Watch:
         )
 
     def keep(self, _: Any = None) -> None:
-        """Remember the allocator's largest counts, which the script may start anew."""
+        """Keep the allocator's largest counts, which the script may reset."""
         with self._lock:
             self.phases.fold()
 
@@ -440,7 +440,7 @@ class _Watch:
 
     def _restart(self) -> None:
         """Count peaks from here on."""
-        with suppress(OSError):  # where the kernel lets nobody
+        with suppress(OSError):  # the kernel may not allow it
             Path("/proc/self/clear_refs").write_text("5")
         if self._on_cuda() and self.reset is not None:
             self.reset(self._torch.cuda._utils._get_device_index(self._device))
@@ -466,12 +466,12 @@ class _Watch:
         return found | {"host_bytes": host, "alloc_retries": retries}
 
     def ended(self) -> None:
-        """The interpreter ends; after an error that nobody caught, or without one."""
+        """The interpreter ends, maybe after an uncaught error."""
         if self._link is None:
             return
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         _lift()
-        with suppress(Exception):  # of a device that failed; the error itself is told all the same
+        with suppress(Exception):  # the device may have failed; the error itself is told anyway
             if not isinstance(error, BaseException):
                 self.phases.end()
             self._look_at_device()
@@ -490,7 +490,7 @@ class _Watch:
 
 
 def _kinds(error: BaseException | None) -> list[str]:
-    """Names of what `error` and its causes are."""
+    """Class names of `error` and its causes."""
     names: list[str] = []
     while error is not None and len(names) < 64:
         names += [f"{cls.__module__}.{cls.__name__}" for cls in type(error).__mro__]
@@ -511,7 +511,7 @@ def _status_bytes(name: str) -> int:
 
 
 def _numel(parameter: Any) -> int:
-    """Of all of it, where ZeRO or FSDP keeps a part of it here, and unpacked, where bitsandbytes
+    """Number of values of a whole parameter: ZeRO and FSDP keep a part here, bitsandbytes
     packs."""
     if (flat := getattr(parameter, "_unpadded_unsharded_size", None)) is not None:
         return int(flat.numel())
@@ -521,13 +521,13 @@ def _numel(parameter: Any) -> int:
 
 
 def _modules(torch: Any) -> tuple[list[Any], list[Any]]:
-    """All of torch's modules in this process, and those that are in no other.
+    """All of torch's modules in this process, and the outermost ones.
 
-    It touches every object of the process. None where a model will not be looked at.
+    It touches every object of the process. Empty if a model refuses the look.
     """
     kind = torch.nn.Module
-    with suppress(Exception):  # also of memory, which is short where the script may have little
-        # Not isinstance: an object's own `__class__` may do things. Nor its own methods.
+    with suppress(Exception):  # memory may be short, too
+        # Not isinstance, and no methods of the object: its own `__class__` may have effects.
         modules = [each for each in gc.get_objects() if issubclass(type(each), kind)]
         inner = {id(child) for module in modules for child in kind.children(module)}
         return modules, [each for each in modules if id(each) not in inner]
@@ -535,9 +535,9 @@ def _modules(torch: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _frozen(torch: Any, modules: list[Any], outermost: list[Any]) -> tuple[int, int]:
-    """How many parameters are not trained, in models of which some are: LoRA's base, but no model
-    that is only asked; no graph of autograd has them. And how many are trained of which FSDP's
-    first version leaves but slices to see. 0 where a model will not be looked at."""
+    """Untrained parameters of models that also have trained ones, such as LoRA's base, which no
+    graph of autograd shows. And trained parameters, of which FSDP's first version only shows
+    slices there. 0 if a model refuses the look."""
     kind = torch.nn.Module
     found: dict[int, int] = {}
     cut: dict[int, int] = {}
@@ -560,27 +560,27 @@ def _frozen(torch: Any, modules: list[Any], outermost: list[Any]) -> tuple[int, 
 
 
 class _Found(NamedTuple):
-    """What one look at autograd's graph showed."""
+    """The result of one look at autograd's graph."""
 
     shapes: list[list[int]]
-    """Of the batch, largest table's first."""
+    """Shapes of the batch; the largest table's come first."""
     parameters: int
-    """How many it reaches."""
+    """Number of parameters in the graph."""
     fresh: bool
-    """No look has met this batch before."""
+    """Whether no earlier look met this batch."""
     fed: bool
-    """It ends at what a part of the model gave, whose own pass comes later: a loss in chunks."""
+    """Whether it ends at a part of the model whose own pass comes later, as for a chunked loss."""
     dtype: str
-    """Of most products of matrices; empty where nothing shows it."""
+    """The dtype of most matrix products; empty if unknown."""
 
 
 def _look(roots: list[Any], torch: Any) -> _Found:
-    """What autograd's graph under `roots` keeps of the batch.
+    """The batch, as far as autograd's graph under `roots` keeps it.
 
-    Token ids are what the embedding with the most rows was asked for, but positions, which all
-    samples share, are none; of compiled graphs, the whole numbers that they keep; without either,
-    the images of a convolution, or the labels. A frozen embedding, as LoRA's base has, is in no
-    graph: what passes between layers says how many samples the labels are of.
+    Token ids are the input of the embedding with the most rows. Positions, which all samples
+    share, do not count. Compiled graphs keep them as integers. Without either, a batch shows as
+    the images of a convolution, or as labels. A frozen embedding, as in LoRA's base, is in no
+    graph. Then tensors between layers tell the number of samples.
     """
     tables: list[tuple[tuple[bool, bool, int], list[int], Any]] = []
     compiled: list[tuple[list[int], Any]] = []
@@ -634,8 +634,8 @@ def _look(roots: list[Any], torch: Any) -> _Found:
 
 
 def _kept(node: Any, name: str) -> list[Any]:
-    """Tensors that a node keeps under this name; none of a checkpoint, which would compute them
-    again to show them, and may not find its place afterwards."""
+    """Tensors that a node keeps under this name; none of a checkpoint. It would have to recompute
+    them, and may fail later."""
     raw = getattr(node, f"_raw{name}" if name[0] == "_" else f"_raw_{name}", ())
     for each in raw if isinstance(raw, tuple) else [raw]:
         if "checkpoint" in getattr(getattr(each, "unpack_hook", None), "__module__", ""):
@@ -645,7 +645,7 @@ def _kept(node: Any, name: str) -> list[Any]:
 
 
 def _is_new(nodes: list[Any]) -> bool:
-    """Whether no look has met any of them before: a node of autograd's keeps what it is told."""
+    """Whether no earlier look marked any of these nodes."""
     known = [_MET in node.metadata for node in nodes]
     for node in nodes:
         node.metadata[_MET] = True
@@ -653,8 +653,11 @@ def _is_new(nodes: list[Any]) -> bool:
 
 
 def _shaped(labels: int, between: Collection[tuple[int, int]]) -> list[int]:
-    """The batch of which there are so many labels: one of each token, perhaps but the last of each
-    sample, where that passed `between` layers, from the loss on; else one of each sample."""
+    """The shape of a batch by its number of labels.
+
+    There is a label for each token, if tensors of that shape passed `between` layers; the last one
+    of each sample may be missing. Else there is one for each sample.
+    """
     for samples, length in between:
         if length > 1 and labels == samples * length:
             whole = length + ((samples, length + 1) in between)  # of the logits the last is cut
@@ -665,8 +668,8 @@ def _shaped(labels: int, between: Collection[tuple[int, int]]) -> list[int]:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Has a module loaded by `around` as soon as it is imported, and not before: many only ask
-    for torch's spec."""
+    """Has `around` load a module at its import, not before: many libraries only ask for torch's
+    spec."""
 
     def __init__(self, name: str, around: Callable[[Any, Callable[[Any], None]], None]) -> None:
         self._name, self._around, self._asking = name, around, False
@@ -709,16 +712,16 @@ def _then(around: Callable[[Any], None], module: Any, load: Callable[[Any], None
 
 
 def _unmasked(masking_utils: Any, load: Callable[[Any], None]) -> None:
-    """On emulated devices, have transformers believe what it would see on real ones: all tokens
-    count, and a row is one sample. It looks at values, which are not there, and makes a mask."""
+    """On emulated devices, have transformers assume what real ones show: all tokens count, and a
+    row is one sample. Else it would make a mask, since it looks at missing values."""
     load(masking_utils)
     masking_utils.fast_all = lambda tensor: True
     masking_utils.find_packed_sequence_indices = lambda position_ids: None
 
 
 def _send_objects(torch: Any) -> None:
-    """On emulated devices, compute the sizes of objects that ranks send one another on the host:
-    kernels compute nothing."""
+    """On emulated devices, compute the sizes of objects that ranks exchange on the host: kernels
+    compute nothing."""
     ours: Any = importlib.import_module("torch.distributed.distributed_c10d")
 
     def on_host(run: Any) -> Any:
@@ -743,8 +746,8 @@ def _send_objects(torch: Any) -> None:
 
 
 def _harmless(look: Any) -> Any:
-    """`look`, without its own errors: a script runs whether it is seen or not. Memory that a small
-    capacity lacks is the script's."""
+    """`look`, without its own errors: the script must run anyway. Out-of-memory errors of a small
+    capacity are the script's."""
 
     @functools.wraps(look)
     def safe(*args: Any) -> None:
@@ -759,7 +762,7 @@ def _harmless(look: Any) -> Any:
 
 
 def _with(look: Any, run: Any, *, after: bool = False) -> Any:
-    """`run`, with `look` before it, or after it."""
+    """`run`, with `look` before or after it."""
 
     @functools.wraps(run)
     def both(*args: Any) -> Any:
@@ -774,23 +777,24 @@ def _with(look: Any, run: Any, *, after: bool = False) -> Any:
 
 
 def _only_loads() -> bool:
-    """Whether this is a spawned child, which may only load data; its sys.argv is its parent's."""
+    """Whether this is a spawned child, which may only load data. It has its parent's sys.argv."""
     return "--multiprocessing-fork" in sys.orig_argv
 
 
 def _attach(torch: Any, watch: _Watch) -> None:
-    """Have `watch` told what `torch` does in this process."""
+    """Have `torch`'s events in this process told to `watch`."""
     if "AUTOTUNE_EMULATED" in os.environ:
-        torch.backends.cudnn.enabled = False  # convolutions take torch's own kernels
+        torch.backends.cudnn.enabled = False  # convolutions use torch's own kernels
         if torch.distributed.is_available():
             _send_objects(torch)
     seen, stepped = _harmless(watch.backward), _harmless(watch.stepped)
 
     class WatchedEngine(type(torch.autograd.Variable._execution_engine)):  # type: ignore[misc]
-        """Autograd's, which some scripts call without torch.autograd.backward, as Megatron-LM."""
+        """Autograd's engine. Some scripts, e.g. Megatron-LM, call it without
+        torch.autograd.backward."""
 
         def run_backward(self, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if watch._inside:  # of a checkpoint's recomputation
+            if watch._inside:  # a checkpoint's recomputation
                 return super().run_backward(tensors, *args, **kwargs)
             if not kwargs.get("accumulate_grad"):
                 watch._grads += 1
@@ -844,7 +848,7 @@ def _attach(torch: Any, watch: _Watch) -> None:
 
 
 def step(tokens: int | None = None, samples: int | None = None) -> None:
-    """What `autotune.step` does in a script that is watched."""
+    """`autotune.step` in a watched script."""
     for watch in _watches:
         watch.step(tokens, samples)
 
@@ -861,7 +865,7 @@ def _chain() -> None:
 
 
 _watches: list[_Watch] = []
-"""The one of this process, once torch is imported."""
+"""The watch of this process, after torch's import."""
 if "AUTOTUNE_DIAL" in os.environ:
     sys.modules["_autotune_hook"] = sys.modules[__name__]
     sys.meta_path.insert(0, _Finder("torch", _watched))

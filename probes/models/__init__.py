@@ -26,20 +26,20 @@ FAMILIES = {
 """Name of a family to its module, whose `FAMILY` is a `FamilyModels`."""
 
 Batch = dict[str, Tensor]
-"""What one micro-step is fed, by names that the family chooses."""
+"""The input of one micro-step, by names that the family chooses."""
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 class FamilyModels(ABC):
-    """How the models of one family are made, fed, and taken apart."""
+    """Makes the models of one family, their batches, losses and parts."""
 
     on_meta = True
-    """Whether a model of the meta device can be drawn later; else it is made whole."""
+    """Whether weights of a model on the meta device can be drawn later; else it is made whole."""
     unread: frozenset[str] = frozenset()
-    """Settings that the user's function did not read as it made the latest model."""
+    """Settings that the user's function did not read for the latest model."""
 
     def import_library(self) -> None:
-        """Import what `make` needs. Start no thread and touch no device."""
+        """Import the library for `make`. Start no thread and touch no device."""
         return
 
     @abstractmethod
@@ -53,12 +53,12 @@ class FamilyModels(ABC):
         """`micro_batch` random samples of `seq_len` tokens, on the CPU."""
 
     def masked(self, spec: ModelSpec, batch: Batch, lengths: Sequence[int]) -> Batch:
-        """`batch` with samples of these lengths and padding after them. By default the batch as it
-        is: its shape is padded already."""
+        """`batch` with samples of these lengths and padding after them. By default it stays: its
+        shape is padded already."""
         return batch
 
     def packed(self, spec: ModelSpec, batch: Batch, rows: Rows) -> Batch:
-        """`batch` with rows that hold samples of these lengths, which see nothing of one another.
+        """`batch` with rows of samples of these lengths, which do not see each other.
 
         Raises:
             UnsupportedError: the model cannot keep them apart.
@@ -67,14 +67,14 @@ class FamilyModels(ABC):
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean loss; `model` is the module, or what an engine has wrapped around it."""
+        """Mean loss; `model` is the module, or an engine's wrapper of it."""
 
     def flops_per_sample(self, spec: ModelSpec, seq_len: int) -> float | None:
         """Model FLOPs of a sample; None if they have to be counted."""
         return None
 
     def optimizer(self) -> MakeOptimizer | None:
-        """What makes the latest model's own optimizer; None for AdamW."""
+        """Makes the latest model's own optimizer; None for AdamW."""
         return None
 
     @abstractmethod
@@ -83,16 +83,16 @@ class FamilyModels(ABC):
 
     @abstractmethod
     def units(self, module: nn.Module) -> Iterator[nn.Module]:
-        """Parts that are sharded on their own, in the order in which they were made. No part is
-        within another, and no two share a parameter."""
+        """Parts that are sharded on their own, in the order of their making. No part is within
+        another, and no two share a parameter."""
 
     def blocks(self, module: nn.Module) -> Iterator[nn.Module]:
-        """The layers that are alike, or nearly so: they are compiled. By default the units."""
+        """The layers that are alike, or nearly so; these are compiled. By default the units."""
         return self.units(module)
 
     def draw(self, module: nn.Module, unit: nn.Module, *, within: bool = True) -> None:
-        """Draw the weights of `unit`, a part of `module`, as `make` does, and of all parts within
-        it unless not `within`."""
+        """Draw the weights of `unit`, a part of `module`, as `make` does; `within` also those of
+        its parts."""
         return
 
     def tie(self, module: nn.Module) -> None:
@@ -101,22 +101,23 @@ class FamilyModels(ABC):
 
     def sharded(self, config: dict[str, Any]) -> AbstractContextManager[Any]:
         """The context of `make` for DeepSpeed's stage 3 with this `config`. By default the model
-        is made whole: inside `deepspeed.zero.Init` its own initialization would see shards."""
+        is made whole, since its initialization would see shards inside `deepspeed.zero.Init`."""
         return nullcontext()
 
     @abstractmethod
     def is_block_weight(self, name: str) -> bool:
-        """Whether the parameter of that name is a block's, unlike embeddings, head and norms."""
+        """Whether the parameter of that name belongs to a block, unlike embeddings, head and
+        norms."""
 
 
 def past(lengths: Sequence[int], padded: int) -> Tensor:
-    """Whether a position is behind its sample's end; (B, T) for B lengths and T `padded`."""
+    """Whether a position is past its sample's end; (B, T) for B lengths and T `padded`."""
     return torch.arange(padded) >= torch.tensor(lengths)[:, None]
 
 
 def within(rows: Rows, padded: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each position of rows that hold samples of these lengths, then padding: the number of its
-    sample, its place in that, and whether it is the sample's last or padding; (B, T) each."""
+    """For each position of rows with samples of these lengths, then padding; (B, T) each: number
+    of its sample, place in the sample, and whether it is the last or padding."""
     numbers, places, last = [], [], []
     for row in rows:
         lengths = [*row, padded - sum(row)] if sum(row) < padded else row
@@ -128,7 +129,7 @@ def within(rows: Rows, padded: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def in_lists(module: nn.Module) -> Iterator[nn.Module]:
-    """Members of its outermost lists: what a model without further word has as blocks."""
+    """Members of its outermost lists: by default, a model's blocks."""
     for child in module.children():
         if isinstance(child, nn.ModuleList):
             yield from child

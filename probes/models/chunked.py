@@ -1,4 +1,4 @@
-"""Cross-entropy in chunks: the logits of all tokens are never there at once."""
+"""Cross-entropy in chunks: all logits never exist at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from autotune.wire.recipe import LOSS_CHUNKS
 
 IGNORED = -100
-"""The target that does not count, as in torch's cross_entropy."""
+"""A target that does not count, as in torch's cross_entropy."""
 
 
 def cross_entropy(logits: Callable[[Tensor], Tensor], x_nd: Tensor, targets_n: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Modules that a function of the user's makes (autotune/factory.py), one at a time."""
+"""Modules from a user's function (autotune/factory.py), one at a time."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class FactoryModels(FamilyModels):
     _latest: OwnModel
 
     def make(self, spec: ModelSpec) -> nn.Module:
-        """Raises `UnsupportedError` where there is no such function, or it returns something else;
-        and whatever the function raises."""
+        """Raises `UnsupportedError` without such a function, or if it returns something else; and
+        the errors of the function."""
         recipe = spec.recipe
         name = f"{recipe['module']}:{recipe['function']}"
         function = function_of(recipe["folder"], recipe["module"], recipe["function"])
@@ -58,7 +58,7 @@ class FactoryModels(FamilyModels):
     def batch(
         self, spec: ModelSpec, micro_batch: int, seq_len: int, generator: torch.Generator | None
     ) -> Batch:
-        """Raises `UnsupportedError` where the user's function makes something else."""
+        """Raises `UnsupportedError` if the user's function makes something else."""
         found: Any = self._latest.make_batch(micro_batch, seq_len, generator)
         if not isinstance(found, Mapping) or not found:
             what = type(found).__name__ if found else f"an empty {type(found).__name__}"
@@ -98,19 +98,19 @@ class FactoryModels(FamilyModels):
 
 
 def _check_takes_one(function: Callable[..., Any], name: str) -> None:
-    """Raises `UnsupportedError` where `function` cannot be called with a spec alone."""
+    """Raises `UnsupportedError` if `function` cannot be called with only a spec."""
     try:
         signature(function).bind("spec")
     except TypeError as error:
         reason = f"{name} is called with one argument, a BuildSpec: {error}; write {EXAMPLE}"
         raise UnsupportedError(reason) from error
     except ValueError:
-        return  # of C code, which need not say
+        return  # C code may have no signature
 
 
 def _called(function: Callable[[BuildSpec], Any], spec: BuildSpec) -> tuple[Any, frozenset[str]]:
-    """What `function` makes of `spec`, and the fields that it did not read. None are unread where
-    something kept the spec: that may read it later."""
+    """The result of `function` for `spec`, and the fields that it did not read. If something kept
+    the spec, it may read them later, so none count as unread."""
     read = set[str]()
 
     class Watched(BuildSpec):
@@ -119,7 +119,7 @@ def _called(function: Callable[[BuildSpec], Any], spec: BuildSpec) -> tuple[Any,
             return super().__getattribute__(name)
 
         def __repr__(self) -> str:
-            return repr(spec)  # who prints it has not used it
+            return repr(spec)  # printing does not count as reading
 
     watched = Watched(**asdict(spec))
     read.clear()

@@ -1,4 +1,4 @@
-"""A GPT: rotary positions, RMSNorm, SDPA. Shape suffixes as in the names below.
+"""A GPT: rotary positions, RMSNorm, SDPA. Suffixes of names are shapes:
 
 B: samples, T: seq_len, D: width, H: heads, K: channels of a head, V: vocab_size, M: of the MLP.
 """
@@ -28,19 +28,19 @@ class GptModels(FamilyModels):
     def batch(
         self, spec: ModelSpec, micro_batch: int, seq_len: int, generator: torch.Generator | None
     ) -> Batch:
-        """Token ids and those that follow them, both int64 of shape (B, T)."""
+        """Token ids and the next ones, both int64 of shape (B, T)."""
         tokens = torch.randint(spec.vocab_size, (micro_batch, seq_len + 1), generator=generator)
         return {"ids_bt": tokens[:, :-1].contiguous(), "targets_bt": tokens[:, 1:].contiguous()}
 
     def masked(self, spec: ModelSpec, batch: Batch, lengths: Sequence[int]) -> Batch:
-        """What is past an end is no target; attention looks back alone, and needs no mask."""
+        """Positions past an end are no targets. Causal attention needs no mask."""
         targets_bt = batch["targets_bt"]
         past_bt = past(lengths, targets_bt.shape[1])
         return batch | {"targets_bt": targets_bt.masked_fill(past_bt, chunked.IGNORED)}
 
     def packed(self, spec: ModelSpec, batch: Batch, rows: Rows) -> Batch:
-        """With the number of each token's sample. Rotary angles only tell distances, so they need
-        not begin anew."""
+        """`batch` with the number of each token's sample. Rotary angles only tell distances, so
+        they need not begin anew."""
         targets_bt = batch["targets_bt"]
         samples_bt, _, last_bt = within(rows, targets_bt.shape[1])
         targets_bt = targets_bt.masked_fill(last_bt, chunked.IGNORED)
@@ -54,7 +54,7 @@ class GptModels(FamilyModels):
         return spec.width, spec.vocab_size
 
     def units(self, module: nn.Module) -> Iterator[nn.Module]:
-        """Blocks, embedding, norm and head; a head that is the embedding is neither's."""
+        """Blocks, embedding, norm and head. A tied head and embedding are no units."""
         assert isinstance(module, GptModule)
         shared = (module.embedding, module.head) if module.tied else ()
         for child in module.children():
@@ -66,7 +66,7 @@ class GptModels(FamilyModels):
         yield from module.blocks
 
     def draw(self, module: nn.Module, unit: nn.Module, *, within: bool = True) -> None:
-        """In the order in which a model that is made at once draws them."""
+        """Draw weights in the same order as a model that is made at once."""
         for part in unit.modules() if within else [unit]:
             if callable(reset := getattr(part, "reset_parameters", None)):
                 reset()
@@ -89,8 +89,8 @@ FAMILY = GptModels()
 
 
 class Linear(nn.Linear):
-    """Without a bias. Its weights are drawn when it is made, or when `reset_parameters` is called
-    in the same order on a model made on the meta device: either way they are the same."""
+    """A linear layer without a bias. Its weights are drawn at its making, or by
+    `reset_parameters` in the same order on a meta model. They are the same either way."""
 
     def __init__(self, width_in: int, width_out: int) -> None:
         super().__init__(width_in, width_out, bias=False)
@@ -100,8 +100,8 @@ class Linear(nn.Linear):
 
 
 class Head(Linear):
-    """Logits, or their mean cross-entropy: within it, since engines may hold its weights only
-    while it runs."""
+    """Logits, or their mean cross-entropy. The loss is inside, since engines may hold its weights
+    only while it runs."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__(spec.width, spec.vocab_size)
@@ -121,7 +121,7 @@ class Head(Linear):
 
 
 class Embedding(nn.Embedding):
-    """Likewise."""
+    """An embedding whose weights are drawn likewise."""
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.02)
@@ -175,7 +175,8 @@ class Block(nn.Module):
     def forward(
         self, x_btd: Tensor, cos_tk: Tensor, sin_tk: Tensor, seen_b1tt: Tensor | None
     ) -> Tensor:
-        """Checkpointed within, as layers of transformers are: what is compiled has all of it."""
+        """Checkpointing is inside, as in layers of transformers, so compiled code has all of
+        it."""
         if self.again is None:
             return self._forward(x_btd, cos_tk, sin_tk, seen_b1tt)
         y_btd: Tensor = self.again(self._forward, x_btd, cos_tk, sin_tk, seen_b1tt)
@@ -213,15 +214,15 @@ class GptModule(nn.Module):
         self.tie_weights()
 
     def tie_weights(self) -> None:
-        """Make one matrix of embedding and head, where they are to be one."""
+        """Make one matrix of embedding and head, if they are tied."""
         if self.tied:
             self.head.weight = self.embedding.weight
 
     def forward(
         self, ids_bt: Tensor, targets_bt: Tensor, samples_bt: Tensor | None = None
     ) -> Tensor:
-        """Mean cross-entropy; all are int64 of shape (B, T). Tokens see those of their own sample
-        alone, if its number is given."""
+        """Mean cross-entropy; all inputs are int64 of shape (B, T). With numbers of samples,
+        tokens only see their own sample."""
         x_btd = self.embedding(ids_bt)
         cos_tk, sin_tk = _rotary(ids_bt.shape[1], self.head_dim, x_btd.device)
         seen_b1tt = None if samples_bt is None else _seen(samples_bt)
@@ -232,7 +233,7 @@ class GptModule(nn.Module):
 
 
 def _seen(samples_bt: Tensor) -> Tensor:
-    """Which tokens each token sees: those of its sample, up to itself; (B, 1, T, T)."""
+    """The tokens that each token sees: its sample up to itself; (B, 1, T, T)."""
     same_b1tt = samples_bt[:, None, :, None] == samples_bt[:, None, None, :]
     return same_b1tt.tril()
 
@@ -240,7 +241,7 @@ def _seen(samples_bt: Tensor) -> Tensor:
 def _eager(
     q_bhtk: Tensor, k_bhtk: Tensor, v_bhtk: Tensor, *, attn_mask: Tensor | None, is_causal: bool
 ) -> Tensor:
-    """Attention by its definition, with all its weights in memory."""
+    """Attention by its definition, with all attention weights in memory."""
     t, head_dim = q_bhtk.shape[-2:]
     weights_bhtt = q_bhtk @ k_bhtk.transpose(-2, -1) * head_dim**-0.5
     if is_causal:

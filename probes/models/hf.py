@@ -33,9 +33,9 @@ from probes.faults import UnsupportedError
 from probes.models import Batch, FamilyModels, chunked, past, within
 
 _ALIKE = 0.9
-"""Of a misspelled name of a config and the right one."""
+"""The least similarity of a misspelled name in a config and the right one."""
 MASKED_SHARE = 0.15
-"""Of the tokens, that masked models predict. Source: BERT (arXiv 1810.04805), section 3.1."""
+"""Share of tokens that masked models predict. Source: BERT (arXiv 1810.04805), section 3.1."""
 _CLASSES = {
     "causal": "AutoModelForCausalLM",
     "seq2seq": "AutoModelForSeq2SeqLM",
@@ -49,17 +49,17 @@ class HfModels(FamilyModels):
 
     def __init__(self) -> None:
         self._kept: list[Any] = []
-        """What transformers holds by a weak reference alone."""
+        """Objects that transformers only holds by weak references."""
         self._takes_mask = True
         """Whether the latest model takes an attention_mask."""
         self._packs = False
-        """Whether the latest model keeps samples apart by their positions."""
+        """Whether the latest model separates samples by their positions."""
         self._head: ChunkedHead | None = None
-        """Of the latest model, if its loss comes in chunks."""
+        """The head of the latest model, if its loss is chunked."""
 
     def import_library(self) -> None:
-        """Import transformers without torchao, which it would import for quantized weights: that
-        takes two seconds and asks a GPU, after which no rank can be forked."""
+        """Import transformers without torchao, which is for quantized weights. That takes two
+        seconds and asks a GPU, after which no rank can be forked."""
         with _hidden("torchao"):
             import transformers
             import transformers.modeling_utils
@@ -67,7 +67,7 @@ class HfModels(FamilyModels):
             assert transformers.modeling_utils  # the package loads its modules lazily
 
     def make(self, spec: ModelSpec) -> nn.Module:
-        """In torch's default dtype, whatever the config says: it is the engine that chooses."""
+        """The module in torch's default dtype, whatever the config says: the engine chooses it."""
         try:
             self.import_library()
             import transformers
@@ -75,10 +75,10 @@ class HfModels(FamilyModels):
             raise UnsupportedError(f"transformers cannot be imported: {error}") from error
         config = copy.deepcopy(_config(spec))  # transformers writes into it
         made = getattr(transformers, _CLASSES[spec.recipe["task"]])
-        trusted = bool(spec.recipe["code"])  # --trust-remote-code was given, or there is none
+        trusted = bool(spec.recipe["code"])  # --trust-remote-code was given, or there is no code
         lora = spec.recipe["lora"]
         chosen = {} if spec.attention == "auto" else {"attn_implementation": spec.attention}
-        # Adapters put modules into the place of others, which no tensors without data allow.
+        # Adapters replace modules, which tensors without data do not allow.
         faking = lora is not None and detect_fake_mode() is not None
         with ExitStack() as stack:
             if faking:
@@ -110,12 +110,12 @@ class HfModels(FamilyModels):
     def batch(
         self, spec: ModelSpec, micro_batch: int, seq_len: int, generator: torch.Generator | None
     ) -> Batch:
-        """Random tokens, int64: `input_ids` (B, T), and `labels` as the task has them: (B, T),
-        (B, U), or (B) for classification."""
+        """Random tokens, int64: `input_ids` (B, T), and `labels` by the task: (B, T), (B, U), or
+        (B) for classification."""
         config = _config(spec).get_text_config()
 
         def tokens(length: int) -> Tensor:
-            # Where a model sums up a sample at its first padding, there is none.
+            # Some models summarize a sample at its first padding: there is none.
             return torch.randint(
                 min(10, config.vocab_size - 1), config.vocab_size, (micro_batch, length),
                 generator=generator,
@@ -138,8 +138,8 @@ class HfModels(FamilyModels):
         )
 
     def masked(self, spec: ModelSpec, batch: Batch, lengths: Sequence[int]) -> Batch:
-        """With an `attention_mask` (B, T) if the model takes one. Labels past an end do not
-        count."""
+        """`batch` with an `attention_mask` (B, T) if the model takes one. Labels past an end do
+        not count."""
         config = _config(spec).get_text_config()
         past_bt = past(lengths, batch["input_ids"].shape[1])
         found = batch | {"input_ids": batch["input_ids"].masked_fill(past_bt, config.pad_token_id)}
@@ -154,8 +154,8 @@ class HfModels(FamilyModels):
         return found
 
     def packed(self, spec: ModelSpec, batch: Batch, rows: Rows) -> Batch:
-        """With `position_ids` (B, T) that begin anew with each sample, and no mask: transformers
-        makes one of them, or calls flash attention for one row of all.
+        """`batch` with `position_ids` (B, T) that begin anew with each sample. transformers makes
+        a mask from them, or calls flash attention for a single row.
 
         Source: transformers.masking_utils.find_packed_sequence_indices, and
         modeling_flash_attention_utils._is_packed_sequence, which takes one row.
@@ -164,7 +164,7 @@ class HfModels(FamilyModels):
             raise UnsupportedError("this model of transformers takes no packed samples", "pack")
         ids_bt = batch["input_ids"]
         _, position_bt, last_bt = within(rows, ids_bt.shape[1])
-        # A label is of the token before it: the first of a sample is nobody's.
+        # A label belongs to the token before it, so the first of a sample does not count.
         labels_bt = batch["labels"].masked_fill(position_bt == 0, chunked.IGNORED)
         past_bt = last_bt & last_bt.roll(1, dims=1)
         found = {
@@ -190,8 +190,8 @@ class HfModels(FamilyModels):
         return int(config.hidden_size), int(outputs)
 
     def units(self, module: nn.Module) -> Iterator[nn.Module]:
-        """The blocks that the model itself wants whole, without those that share a parameter with
-        others: a tied embedding belongs to no block."""
+        """The blocks that the model itself wants whole, without those that share a parameter: a
+        tied embedding belongs to no block."""
         names = set(getattr(module, "_no_split_modules", None) or ())
         shared = _shared(module)
         found: set[nn.Module] = set()
@@ -219,14 +219,14 @@ class HfModels(FamilyModels):
                     adapted.reset_lora_parameters(name, True)
 
     def tie(self, module: nn.Module) -> None:
-        """Make again one parameter of those that are to be one."""
+        """Tie parameters again."""
         module.tie_weights()  # type: ignore[operator]
 
     @contextmanager
     def sharded(self, config: dict[str, Any]) -> Iterator[None]:
-        """A model that is made in it is sharded by DeepSpeed as it is made.
+        """A context in which DeepSpeed shards a model while it is made.
 
-        By transformers' own way: inside `deepspeed.zero.Init` it would draw weights of shards.
+        It is transformers' own way: inside `deepspeed.zero.Init` it would draw weights of shards.
         """
         from transformers.integrations.deepspeed import HfDeepSpeedConfig
 
@@ -243,7 +243,7 @@ FAMILY = HfModels()
 
 @contextmanager
 def _hidden(package: str) -> Iterator[None]:
-    """It cannot be imported meanwhile, unless it was before."""
+    """A context in which `package` cannot be imported, unless it was before."""
     if package in sys.modules:
         yield
         return
@@ -255,7 +255,7 @@ def _hidden(package: str) -> Iterator[None]:
 
 
 def _adapted(module: nn.Module, rank: int, targets: list[str]) -> nn.Module:
-    """With low-rank adapters, which alone are trained."""
+    """`module` with low-rank adapters; only these are trained."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
@@ -272,14 +272,14 @@ def _adapted(module: nn.Module, rank: int, targets: list[str]) -> nn.Module:
 
 
 def target_len(spec: ModelSpec, seq_len: int) -> int:
-    """What a decoder is to say of `seq_len` tokens: as asked, or a quarter as many, about as in
+    """The decoder's tokens for `seq_len` tokens: as requested, or a quarter as many, about as in
     the training of T5 (arXiv 1910.10683, section 3.1.4)."""
     return int(spec.recipe["target_len"] or max(1, seq_len // 4))
 
 
 def _as_with_data(batch: Batch) -> AbstractContextManager[object]:
-    """On tensors without data or values, have a model know whether a row is one sample: it would
-    look at the positions, and makes a mask where it cannot."""
+    """On tensors without values, tell a model whether a row is one sample. It would look at the
+    positions, and make a mask if it cannot."""
     from transformers import masking_utils
 
     if detect_fake_mode(list(batch.values())) is None and not emulating():
@@ -289,10 +289,10 @@ def _as_with_data(batch: Batch) -> AbstractContextManager[object]:
 
 
 class ChunkedHead:
-    """A model's head that says the mean loss in the place of logits, which are never there."""
+    """A model's head that returns the mean loss instead of logits, which never exist at once."""
 
     def __init__(self, module: Any, task: str) -> None:
-        """Raises `UnsupportedError` where the head is none that is known."""
+        """Raises `UnsupportedError` for an unknown kind of head."""
         head = module.get_output_embeddings()
         if not isinstance(head, nn.Linear):
             raise UnsupportedError(f"its head is {type(head).__name__}", "loss")
@@ -303,7 +303,7 @@ class ChunkedHead:
         self._predicts_next = task == "causal"
         self._softcap: float | None = getattr(self._config, "final_logit_softcapping", None)
         if self._softcap is not None:
-            self._config.final_logit_softcapping = None  # it is done here
+            self._config.final_logit_softcapping = None  # done here instead
         self._head = head
         self._logits = head.forward
         self._targets: Tensor | None = None
@@ -312,7 +312,7 @@ class ChunkedHead:
         head.forward = self._forward  # type: ignore[method-assign, assignment]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean loss. Raises `UnsupportedError` where the model does more to its logits."""
+        """The mean loss. Raises `UnsupportedError` if the model changes its logits further."""
         inputs = {name: value for name, value in batch.items() if name != "labels"}
         labels = batch["labels"]
         if self._shift_right is not None:
@@ -329,7 +329,7 @@ class ChunkedHead:
             if same and said is not None and valued:
                 same = bool(torch.equal(found.nan_to_num(), said.detach().nan_to_num()))
             if not same:
-                raise UnsupportedError("it does more to its logits than to compute them", "loss")
+                raise UnsupportedError("it changes its logits further", "loss")
             self._checked = True
         return mean
 
@@ -356,7 +356,7 @@ def _config_of(text: str, code: str) -> Any:
     body = json.loads(text)
     try:
         if code:
-            trusted = True  # or the recipe would not name its folder
+            trusted = True  # else the recipe would not name its folder
             config = AutoConfig.from_pretrained(code, trust_remote_code=trusted, **body)
         else:
             config = AutoConfig.for_model(**body)
@@ -366,12 +366,12 @@ def _config_of(text: str, code: str) -> Any:
     of_text = config.get_text_config()
     if getattr(of_text, "pad_token_id", None) is None:
         of_text.pad_token_id = 0  # classification looks for it; no token is 0
-    config.use_cache = False  # what generation keeps
+    config.use_cache = False  # only for generation
     return config
 
 
 def _check_names(config: Any, body: dict[str, Any]) -> None:
-    """transformers takes names that it does not know, and a default in the place of the value."""
+    """Refuse unknown names: transformers would take the default instead of the value."""
     cls = type(config)
     known = {
         *getattr(cls, "__dataclass_fields__", ()),

@@ -1,11 +1,11 @@
-"""How true the step time of a long schedule is when only two of its micro-steps run.
+"""Step times of long schedules from two of their micro-steps, beside whole ones.
 
     .venv/bin/python scripts/bench/accum.py [--repeats 7] [--accum 4,8,16]
 
-The search runs two micro-steps of a schedule and scales the early one's time; the finals run them
-all. Both are measured here in the same live groups on the CPU, in turns so that what the machine
-does meanwhile meets both, and compared pair by pair. The promise is that they agree within 3 %.
-The exit code is 0 whatever comes out, since times depend on the machine.
+The search runs two micro-steps of a schedule and scales the early one's time; the finals run all.
+Both are measured here in the same live groups on the CPU, and compared pair by pair. They take
+turns, so disturbances meet both. The promise is that they agree within 3 %. The exit code is
+always 0, since times depend on the machine.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ RULE = Rule(
 
 @dataclass(frozen=True)
 class Pair:
-    """The same schedule measured both ways, one right after the other. Times are seconds."""
+    """A schedule measured both ways, one right after the other. Times are seconds."""
 
     scaled_s: float
     """A step of the schedule, from two micro-steps."""
     full_s: float
-    """A step of the schedule, all of it run."""
+    """A whole step of the schedule."""
     disturbed_share: float
-    """Share of the processor time that others took meanwhile, the larger of both."""
+    """Share of the processor time that others took, the larger of both."""
     loss: float
 
     @property
@@ -117,7 +117,7 @@ def probe(runner: Pool, candidate: Candidate, grad_accum: int, micro_steps: int)
 
 
 def header(device: Device, repeats: int) -> str:
-    """What was measured, where, and with which versions."""
+    """The setting: device and versions."""
     return (
         f"{device.infos[0].name}; {versions('torch', 'deepspeed')};"
         f" gpt of depth {DEPTH} and width {WIDTH}, fp32, AdamW, micro_batch {MICRO_BATCH},"
@@ -146,7 +146,7 @@ def cells(pairs: Sequence[Pair]) -> tuple[str, ...]:
 
 
 def word(low: float, high: float) -> str:
-    """Whether the promise is held; undecided where the interval reaches over the limit."""
+    """Whether the promise is held; undecided if the interval includes the limit."""
     if low >= 1 - PROMISED and high <= 1 + PROMISED:
         return "yes"
     return "no" if low > 1 + PROMISED or high < 1 - PROMISED else "undecided: noise"

@@ -2,10 +2,9 @@
 
     .venv-cuda/bin/python scripts/bench/ahead.py results/public/ahead.csv [--more-mib 300]
 
-prints results/ahead.md from that file, after it ran the studies that are not in it. Needs
-torch's CUDA build, and no GPU: emulated cards are taken for real ones, with a context that holds
-`more_mib` more than what is weighed with, since a real card's constants are not those of the
-table.
+prints results/ahead.md from that file, after it ran the missing studies. Needs torch's CUDA build,
+and no GPU: emulated cards stand for real ones. Their context is `more_mib` larger than in
+weighing, since a real card's constants differ from the table.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def main(results: Path, *, seeds: str = "0", more_mib: int = 0) -> None:
 def studied(
     cards: str, flags: Sequence[str], seed: str, weigh: str, more_mib: int
 ) -> dict[str, str]:
-    """What one study did."""
+    """The row of one study."""
     emulation = Emulation(cards)
     for unit in emulation.units:
         unit.context += more_mib << 20
@@ -122,7 +121,7 @@ def read(results: Path) -> list[dict[str, str]]:
 
 
 def write(results: Path, rows: Sequence[dict[str, str]]) -> None:
-    """All of them."""
+    """Write all rows."""
     with results.open("w", newline="") as file:
         writer = csv.DictWriter(file, HEAD, lineterminator="\n")
         writer.writeheader()

@@ -1,9 +1,9 @@
-"""Print what a process holds of a GPU beside torch's allocator, step by step, and the GPU's rates.
+"""Print a process's GPU memory beside torch's allocator, step by step, and the GPU's rates.
 
     .venv/bin/python scripts/bench/context.py [--emulate H100]
 
-Run it alone on the GPU: what others hold is taken for constant. `--emulate` shows what an
-emulated card holds at the same steps; its rates mean nothing.
+Run it alone on the GPU: others' memory is taken as constant. `--emulate` shows the memory of an
+emulated card at the same steps; its rates mean nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BACKENDS = {
 
 
 class Held:
-    """What NVML counts for all processes, less that before CUDA began and torch's own."""
+    """NVML's memory of all processes, minus that before CUDA began and minus torch's own."""
 
     def __init__(self) -> None:
         import pynvml
@@ -120,7 +120,7 @@ STEPS: dict[str, Callable[[], Any]] = {
 
 
 def timed(work: Callable[[], Any], times: int = 10) -> float:
-    """Seconds of one."""
+    """Seconds of one `work`."""
     for _ in range(3):
         work()
     torch.cuda.synchronize()

@@ -1,12 +1,12 @@
-"""The lines that only CUDA reaches, and which of them the tests on emulated cards run.
+"""The lines that only CUDA reaches, and those of them that tests on emulated cards run.
 
     export AUTOTUNE_TEST_CARDS=2xA100-80GB
     .venv-cuda/bin/python scripts/bench/cuda_lines.py [ARGUMENT ...]
 
-Such are lines in branches whose condition compares with "cuda", lines that call `torch.cuda`, and
-the modules of NVML; not those of `diagnose`, which reads texts. Every Python process of the tests
-notes the lines that it runs, also one that is killed. Arguments go to pytest; without any, the
-tests marked gpu or emulated are run, but no campaign.
+They are lines in branches whose condition compares with "cuda", lines that call `torch.cuda`, and
+the modules of NVML. `diagnose` is left out, since it reads texts. Every Python process of the
+tests notes the lines that it runs, even if it is killed. Arguments go to pytest; without any, the
+tests marked gpu or emulated run, but no campaign.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 WHOLE = ("autotune/device/cuda.py", "autotune/wire/sensors.py")
-"""Of CUDA alone."""
+"""Files that only CUDA uses."""
 TRACER = """
 import os, sys, threading
 FILES = frozenset({files!r})
@@ -42,7 +42,7 @@ sys.settrace(call)
 
 
 def cuda_lines(path: Path) -> set[int]:
-    """Where statements begin that run on CUDA alone."""
+    """First lines of statements that only run on CUDA."""
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
     if str(path.relative_to(ROOT)) in WHOLE:
@@ -57,7 +57,7 @@ def cuda_lines(path: Path) -> set[int]:
 
 
 def _on_cuda(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Of these statements, and what is in them."""
+    """The statements of `body`, at any depth, that only run on CUDA."""
     for place, statement in enumerate(body):
         condition = ast.unparse(statement.test) if isinstance(statement, ast.If) else ""
         if not isinstance(statement, ast.If) or "= 'cuda'" not in condition:

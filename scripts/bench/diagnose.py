@@ -1,10 +1,10 @@
-"""How fast `python -m autotune diagnose` reads: MB/s of processor time, for kinds of log.
+"""The speed of `python -m autotune diagnose`: MB/s of processor time, for kinds of log.
 
     .venv/bin/python scripts/bench/diagnose.py [--megabytes 500]
 
-A log of each kind is made in memory and repeated. The promise is 100 MB/s on `progress`, what most
-gigabytes of training logs are; the others are what costs more. The exit code is 0 whatever comes
-out, since times depend on the machine.
+A log of each kind is made in memory and repeated. The promise is 100 MB/s on `progress`, the kind
+of most large training logs; other kinds cost more. The exit code is always 0, since times depend
+on the machine.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def coloured(i: int) -> str:
 
 
 def memory(i: int) -> str:
-    """Lines that talk of memory and errors all the time."""
+    """Lines full of words of memory and errors."""
     return f"step {i} error: {random.random():.3f} memory allocated 12.{i % 10} GiB of 24 GiB\n"
 
 
 def talk(i: int) -> str:
-    """Each line has words of an error, and none is one."""
+    """Lines with words of errors, none of which is an error."""
     return f"worker {i} code 0: no RuntimeError: yet, exit when out of memory or Killed\n"
 
 
@@ -52,7 +52,7 @@ KINDS: tuple[Callable[[int], str], ...] = (progress, coloured, memory, talk)
 
 
 class Repeated(io.RawIOBase):
-    """A stream that says the same again and again, and then an error."""
+    """A stream that repeats a text, and ends with an error."""
 
     def __init__(self, text: bytes, times: int) -> None:
         self._parts = [text] * times + ["".join(ERROR.format(r) for r in range(8)).encode()]

@@ -1,11 +1,11 @@
-"""What another program on the machine does to a study: the main job, alone and beside others.
+"""The effect of other programs on a study: the main job, alone and beside others.
 
     .venv/bin/python scripts/bench/disturbed.py [--budget 2m] [--busy 1] [--rounds 1]
 
-Runs the command line on the CPU over the default space, alone and beside processes that use one
-core each, in turn. A disturbed study cannot say how fast a configuration is; what counts is which
-one it found. So the configurations that both found are measured again afterwards, in turn, with
-nothing beside them. A missed promise is printed and changes nothing else: the exit code is 0.
+Runs the command line on the CPU over the default space: in turn alone, and beside processes that
+use a core each. A disturbed study cannot tell a configuration's speed, but it may find the
+right one. So the configurations of both are measured again afterwards, in turn, with nothing
+beside them. A missed promise is printed; the exit code is always 0.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def beside(count: int) -> Iterator[None]:
 
 
 def again(found: Sequence[Candidate], options: Options, folder: str) -> dict[Candidate, float]:
-    """Model FLOP/s of each, measured in turn with nothing beside it: the median."""
+    """Median model FLOP/s of each, measured in turn with nothing beside it."""
     testbed = Machine(open_device("cpu"), "cpu")
     space = testbed.space(options)
     seen: dict[Candidate, list[float]] = {candidate: [] for candidate in found}
@@ -113,7 +113,7 @@ def again(found: Sequence[Candidate], options: Options, folder: str) -> dict[Can
 
 
 def report(rows: Sequence[Row], speeds: dict[Candidate, float]) -> str:
-    """One line a study, and what was promised."""
+    """One line a study, and the promises."""
     shown = (
         (
             row.busy, f"{row.elapsed_s:.0f}", row.probes, row.finals, row.found.key,

@@ -1,11 +1,11 @@
-"""What each engine, ZeRO stage and offload holds on emulated GPUs, by number of devices.
+"""Memory of each engine, ZeRO stage and offload on emulated GPUs, by number of devices.
 
     .venv-cuda/bin/python scripts/bench/emulated.py [--devices 1,2,4,8] [--card A100-80GB]
 
 Needs torch's CUDA build, and no GPU. Each row is a trial of a real study on emulated cards: real
-torch and real allocator, kernels that do nothing. `allocated` and `reserved` are torch's peaks,
-`device` is what NVML shows, with the context and NCCL's buffers as `device/emulated/overheads.py`
-has them. The exit code is 0 whatever comes out.
+torch and real allocator, kernels that do nothing. `allocated` and `reserved` are torch's peaks.
+`device` is NVML's, with the context and NCCL's buffers of `device/emulated/overheads.py`. The exit
+code is always 0.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HEAD = "devices | engine | stage | offload | verdict | allocated | reserved | de
 def trials(
     card: str, devices: int, engine: str, stages: str, offload: str
 ) -> list[dict[str, str]]:
-    """Those of one study, in which each build is probed once."""
+    """Trials of one study that probes each build once."""
     cards = Emulation(f"{devices}x{card}")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "study"

@@ -1,11 +1,11 @@
-"""Speeds of public training runs: on emulated GPUs, beside what real ones took.
+"""Speeds of public training runs: on emulated GPUs, beside real ones.
 
     .venv-cuda/bin/python scripts/bench/emulated_time.py [--checkout FOLDER] [--only TEXT]
 
-Two kinds of runs. Those of results/public/speed.csv are repeated by studies of one candidate, with
-the model and options that memory.csv has for their id; plan's closed forms are asked, too. With a
-clone of https://github.com/openai/parameter-golf (MIT) as FOLDER, its scripts run unchanged, and
-tell their steps by the card's clock. Of several ranks one runs, beside a group that does nothing:
+There are two kinds of runs. Studies of one candidate repeat those of results/public/speed.csv,
+with the model and options of their id in memory.csv. The closed forms of plan are shown, too. With
+a clone of https://github.com/openai/parameter-golf (MIT) as FOLDER, its scripts run unchanged, and
+print steps by the card's clock. Only one of several ranks runs, in a group that does nothing, so
 collectives take no time. Needs torch's CUDA build, sentencepiece and pandas, and no GPU.
 """
 
@@ -76,7 +76,7 @@ class Script:
     step_ms: float
     given: dict[str, str]
     tokens: int
-    """Of a step, in all."""
+    """Tokens of a step, in all."""
 
 
 _LONG = "track_non_record_16mb/2026-04-04_GDN_Hybrid_LongContext"
@@ -100,7 +100,7 @@ class Compared:
     """Tokens a second of one GPU."""
 
     group: str
-    """Runs that differ in their configuration alone."""
+    """Runs of a group only differ in their configuration."""
     name: str
     card: str
     published: float
@@ -191,7 +191,7 @@ def told(script: Script, text: str) -> float:
 
 
 def tau(pairs: list[tuple[float, float]]) -> float:
-    """Kendall's, of the order of both numbers."""
+    """Kendall's tau of both numbers."""
     signs = [(a > c) - (a < c) == (b > d) - (b < d) for (a, b), (c, d) in combinations(pairs, 2)]
     return 2 * sum(signs) / len(signs) - 1
 
@@ -216,7 +216,7 @@ def summary(found: list[Compared]) -> Iterator[list[object]]:
 
 
 def main(*, checkout: Path | None = None, only: str = "") -> None:
-    """Print the tables: of runs with `only` in their names."""
+    """Print the tables of runs with `only` in their names."""
     found = []
     for kind in (studied(only), scripts(checkout, only) if checkout else iter(())):
         for each in kind:

@@ -1,11 +1,11 @@
-"""Does bad things to studies, many times, and counts what was lost: the long form of tests/faults.
+"""Disturbs studies in many ways, and counts losses: the long form of tests/faults.
 
     .venv/bin/python scripts/bench/faults.py [--kills 200] [--disks 40] [--studies 4]
         [--groups 500] [--fuzz 100000] [--workers 2] [--seed 0]
 
-Studies are whole processes of the command line with ranks that answer from formulas, so that a
-study that was interrupted can be compared with one that was not. Prints a table, and exits with
-1 if anything was lost. A count of 0 leaves a part out. Needs the extra `dev`.
+Studies are whole processes of the command line. Their ranks answer from formulas, so an
+interrupted study can be compared with another one. Prints a table, and exits with 1 if anything
+was lost. A count of 0 leaves a part out. Needs the extra `dev`.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Campaign:
         return HostileStudy(self._folder / f"{self._studies}", *arguments, **environment)
 
     def whole(self) -> tuple[Trials, float]:
-        """Trials of a study that nothing happened to, and how long it took."""
+        """Trials of an undisturbed study, and its seconds."""
         study = self.study(*QUICK_SPACE)
         began = time.monotonic()
         process = study.begin()
@@ -123,7 +123,7 @@ class Campaign:
         return study.trials(), time.monotonic() - began
 
     def kills(self, count: int) -> Row:
-        """SIGKILL at moments spread over all of a study, each then resumed."""
+        """SIGKILL at moments spread over a whole study; each is then resumed."""
         trials, length_s = self.whole()
         length_s *= 1.3  # several at once are slower
         moments = [length_s * (i + self._random.random()) / count for i in range(count)]
@@ -138,7 +138,7 @@ class Campaign:
         return row("study killed (SIGKILL) and resumed", found, note)
 
     def disks(self, count: int) -> Row:
-        """Files that cannot grow beyond a size, from 0 to more than the largest file has."""
+        """Limits on the size of files, from 0 to more than the largest file has."""
         trials, _ = self.whole()
         sizes = [int(10 ** self._random.uniform(2, 5.2)) for _ in range(count)]
         studies = [self.study(*QUICK_SPACE) for _ in sizes]
@@ -211,7 +211,7 @@ class Campaign:
         )
 
     def trials(self, side: int = 8) -> Row:
-        """Trials in a row that run out of memory, with a machine of formulas."""
+        """Trials in a row that run out of memory, with ranks of formulas."""
         began = time.monotonic()
         verdicts = descend(self._folder / "many", side)
         note = f"{(time.monotonic() - began) / side**3:.2f} s each of the study's own"

@@ -1,11 +1,11 @@
-"""How well a short probe stands for training: probes beside runs of 200 steps.
+"""The fidelity of short probes: probes beside runs of 200 steps.
 
     .venv/bin/python scripts/bench/fidelity.py [--configs 8] [--steps 200] [-- --depth 2,4 ...]
 
-What follows `--` are options of `python -m autotune` that describe space and devices. A study is
-run first. Each of the fastest candidates of its search is then probed again as the study did it,
-trained for long, as `verify` does it, and probed once more, all in fresh processes: a machine that
-is shared is another one minutes later. Prints a table in Markdown.
+After `--` come options of `python -m autotune` for space and devices. A study runs first. The
+fastest candidates of its search are then probed, trained for long as by `verify`, and probed once
+more. All are fresh processes, since a shared machine changes within minutes. Prints a
+table in Markdown.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main(
     steps: int = 200,
     minutes: float = 2.0,
 ) -> int:
-    """`study` has its options; a long run takes so many `minutes` at most."""
+    """`study` has its options; a long run takes at most `minutes`."""
     with tempfile.TemporaryDirectory(prefix="autotune-fidelity-") as folder:
         out = Path(folder) / "study"
         if autotune([*study, "--out", str(out)]) != ExitCode.FOUND:
@@ -72,7 +72,7 @@ def main(
 
 
 def fastest(folder: Path, best: Best, count: int) -> list[Best]:
-    """Results like that of the study in `folder`, each with another candidate as its winner."""
+    """Results like that of the study in `folder`, each with another winner."""
     study = manifest.read(folder)
     workload, limits = study.workload(), study.limits()
     probed = [r for r in records_in(Folder(folder))
@@ -103,7 +103,7 @@ def made(folder: Path, name: str) -> Path:
 
 
 def device(best: Best) -> str:
-    """In general terms."""
+    """The device in general terms."""
     found = best.fingerprint["devices"]
     if best.device_kind == "cpu":
         return f"{found['name']}"

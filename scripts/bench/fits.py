@@ -1,10 +1,10 @@
-"""What fits, by model, card and number of cards, each cell weighed: docs/pages/reference/fits.md.
+"""What fits, by model, card and number of cards, all weighed: docs/pages/reference/fits.md.
 
     .venv-cuda/bin/python scripts/bench/fits.py results/public/fits.csv [--models t5-small]
 
-prints the page from the CSV, after it weighed the cells that are not in it. `--minutes 0` only
-prints. Needs torch's CUDA build, and no GPU. Each cell is done by code of `plan`: one rank on an
-emulated card stands for all. It can be stopped at any time, and goes on from the CSV.
+prints the page from the CSV, after it weighed the missing cells. `--minutes 0` only prints. Needs
+torch's CUDA build, and no GPU. The code of `plan` weighs: one rank on an emulated card stands for
+all. It can be stopped at any time, and goes on from the CSV.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ NOTES = {
 CARDS = ("RTX4090", "L40S", "H100", "H200")
 COUNTS = (1, 2, 4, 8)
 ROOM = 16
-"""Emulated cards have so much more memory, for what does not fit; limits are those of the card."""
+"""Emulated cards have so many times the memory, for configurations that do not fit. Limits are
+those of the card."""
 TRACE_S = 600.0
 HEAD = ["model", "card", "gpus", "seq_len", "micro_batch", "fits", "weighed", "peak_bytes",
         "limit_bytes", "next_bytes", "weighings", "seconds", "why"]  # fmt: skip
@@ -121,7 +122,7 @@ def weigh_cells(results: Path, model: str, card_name: str) -> None:
 def traced(
     cache: Path, find: Callable[[Describe], Described | str], asked: Describe
 ) -> Described | str:
-    """What `find` finds, kept for other cards."""
+    """The trace of `find`, cached for other cards."""
     path = cache / f"{hashlib.sha256(repr(asked).encode()).hexdigest()[:16]}.json"
     if path.exists():
         return msgspec.json.decode(path.read_bytes(), type=Described)
@@ -132,7 +133,7 @@ def traced(
 
 
 def cell(asked: PlanRequest, count: int, helpers: Helpers, on_card: Scale) -> dict[str, object]:
-    """What was weighed for one number of cards."""
+    """The weighed cell for one number of cards."""
     known: Weighed = {}
     why: list[str] = []
     on_card.note = why.append
@@ -147,7 +148,7 @@ def cell(asked: PlanRequest, count: int, helpers: Helpers, on_card: Scale) -> di
     row = by_value(plan)[0].row
     peak_bytes, is_weighed, more = row.peak.bytes, row.weighed, 0
     if is_weighed and known[count, row.candidate].measurement is None:
-        # Memory ran out: what would have been enough?
+        # Memory ran out: find the needed size.
         roomy = replace(plan.space.limits, capacity_bytes=ROOM * plan.space.limits.capacity_bytes)
         space: Plan = replace(plan, space=replace(plan.space, limits=roomy))
         outcome, more = on_card.weigh(space, row.candidate), 1
@@ -168,7 +169,7 @@ def cell(asked: PlanRequest, count: int, helpers: Helpers, on_card: Scale) -> di
 
 
 def read(results: Path) -> list[dict[str, str]]:
-    """Rows that are there."""
+    """The rows so far."""
     if not results.exists():
         return []
     with results.open() as file:
@@ -216,7 +217,7 @@ def page(rows: Sequence[dict[str, str]]) -> str:
 
 
 def text(row: dict[str, str] | None) -> str:
-    """Of a cell."""
+    """The text of a cell."""
     if row is None or row["weighed"] != "True":
         return "-"
     peak = f"{int(row['peak_bytes']) / 2**30:.1f} GiB"

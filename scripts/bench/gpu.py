@@ -2,11 +2,10 @@
 
     scripts/on_gpu [--out results/gpu] [STEP ...]
 
-Without names it runs the steps that are not done yet, in order; with names just those, again.
-Each writes into a folder of its own: log.txt, and result.json once it is done. `--list` shows
-where it stands. Nothing is downloaded. `--device cpu --small` runs the same steps on little work
-without a GPU, to try them out; what they print then says nothing about one. The exit code is 1
-where a step failed or is not through, 0 else.
+Without names it runs the missing steps, in order; with names just those, again. Each writes to a
+folder of its own: log.txt, and result.json at its end. `--list` shows the state. Nothing is
+downloaded. `--device cpu --small` tries the same steps with little work and without a GPU; its
+numbers say nothing about one. The exit code is 1 if a step failed or is not through, else 0.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ MIB = 2**20
 
 
 class StepError(Exception):
-    """A step found something wrong; what, in words."""
+    """A step found an error, which the message names."""
 
 
 class NotThrough(Exception):  # noqa: N818
@@ -59,15 +58,15 @@ class Bench:
     """The folder of the step."""
     log: TextIO
     until: float
-    """On the monotonic clock: what is not through by then is run again."""
+    """The end of its time on the monotonic clock; an unfinished step is run again."""
 
     def say(self, line: str = "") -> None:
-        """Print `line`, and keep it."""
+        """Print `line`, and write it to the log."""
         print(line, flush=True)
         print(line, file=self.log, flush=True)
 
     def python(self, *arguments: str) -> int:
-        """Run this Python with `arguments`, which is asked to stop when the step has to."""
+        """Run this Python with `arguments`. It is asked to stop at the end of the step's time."""
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         }
@@ -85,7 +84,7 @@ class Bench:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End all that still runs: studies that tests started would go on, and keep the GPU."""
+    """End all children: studies of tests would go on, and keep the GPU."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, how)
@@ -109,19 +108,19 @@ def tests(bench: Bench) -> dict[str, Any]:
     counts = Counter(_ended(bench).values())
     bench.say(str(dict(counts)))
     no_gpu = not counts["PASSED"] and open_device(bench.device).kind == "cuda"
-    if code not in (0, 5) or no_gpu:  # a few need packages that may not be there
+    if code not in (0, 5) or no_gpu:  # a few tests need packages that may be missing
         raise StepError(f"pytest ended with {code}: {dict(counts)}")
     return {"counts": dict(counts)}
 
 
 def _ended(bench: Bench) -> dict[str, str]:
-    """How tests ended, of this call of the step and of those before it."""
+    """The ends of tests, of this call of the step and of earlier ones."""
     text = (bench.folder / "log.txt").read_text(encoding="utf-8", errors="replace")
     return dict(re.findall(r"^(tests/\S+) (PASSED|FAILED|SKIPPED|ERROR)\b", text, re.MULTILINE))
 
 
 def facts(bench: Bench) -> dict[str, Any]:
-    """What the device, NVML and torch say of themselves."""
+    """Facts about the device, NVML and torch."""
     import torch
 
     device = open_device(bench.device)
@@ -149,7 +148,7 @@ SCRIPT = (
 
 
 def study(bench: Bench, flags: Sequence[str], small: Sequence[str] = LITTLE) -> dict[str, Any]:
-    """Run a study anew; what it found, and how many of its trials ended how."""
+    """Run a study anew; returns its result, and numbers of trials by verdict."""
     out = bench.folder / "study"
     asked = small if bench.small else flags
     code = bench.python("-m", "autotune", "--device", bench.device, "--out", str(out), *asked)
@@ -162,7 +161,7 @@ def study(bench: Bench, flags: Sequence[str], small: Sequence[str] = LITTLE) -> 
 
 
 def oom(bench: Bench) -> dict[str, Any]:
-    """A smaller card, pretended, and a space that runs out of it; what is left afterwards."""
+    """A pretended smaller card, and a space that runs out of its memory; then leftovers."""
     device = open_device(bench.device)
     before = device.in_use_bytes()
     found = study(
@@ -183,7 +182,7 @@ def oom(bench: Bench) -> dict[str, Any]:
 
 
 def peaks(bench: Bench) -> dict[str, Any]:
-    """Peaks of trials.csv beside those that nvidia-smi saw, every 20 ms."""
+    """Peaks of trials.csv beside those of nvidia-smi, every 20 ms."""
     asked = ["--query-gpu=timestamp,memory.used", "--format=csv,noheader,nounits", "--id=0"]
     began, readings = pd.Timestamp.now(), bench.folder / "smi.csv"
     if bench.device == "cpu":
@@ -210,7 +209,7 @@ def smi_readings(path: Path, began: pd.Timestamp) -> pd.Series[float]:
 
 
 def beside(trials: pd.DataFrame, seen: pd.Series[float]) -> pd.DataFrame:
-    """The peak of each trial in MiB, and what nvidia-smi saw meanwhile above what it saw first."""
+    """The peak of each trial in MiB, and nvidia-smi's highest reading above its first one."""
     rows = trials[trials["peak_device_bytes"].notna()]
     ends = rows["started_s"] + rows["probe_s"]
     spans = zip(rows["started_s"], ends, strict=True)
@@ -243,7 +242,7 @@ def grid(bench: Bench) -> dict[str, Any]:
         space = list(LITTLE)
     repeats = "1" if bench.small else "2"
     device = open_device(bench.device)
-    if device.kind == "cuda":  # what others hold now and later is not to make it another space
+    if device.kind == "cuda":  # others' memory must not change the space
         most = device.infos[0].capacity_bytes * 19 // 20
         space += ["--capacity", f"{most // 2**30}GiB"]
     code = bench.python(
@@ -318,7 +317,7 @@ def main(
 
 
 def went_through(name: str, folder: Path, device: str, small: bool) -> bool:
-    """Carry a step out. It begins anew, but for what it keeps itself."""
+    """Run a step anew; it may keep files of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     again = (folder / "result.json").exists()
     (folder / "result.json").unlink(missing_ok=True)

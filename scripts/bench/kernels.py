@@ -55,7 +55,7 @@ KINDS = {
     "by computed places": r"elementwise_kernel",
     "embedding": r"gather|compute_grad_weight|sum_and_scatter|krn_|embedding",
 }
-"""In names of kernels: a profiler tells them demangled, an emulated card mangled."""
+"""Patterns in names of kernels, demangled by a profiler or mangled on an emulated card."""
 HEAD = "kernels | number | real ms | modelled | off"
 Times = Mapping[str, tuple[int, float]]
 """Number and microseconds by kernel."""
@@ -66,7 +66,7 @@ def kind_of(kernel: str) -> str:
 
 
 def step_of(name: str) -> Callable[[], object]:
-    """What takes one training step, warmed up."""
+    """A function that makes one training step, warmed up."""
     import pynvml
     import torch
 
@@ -105,7 +105,7 @@ def step_of(name: str) -> Callable[[], object]:
 
 
 def real(name: str) -> Times:
-    """By torch's profiler."""
+    """The times by torch's profiler."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -148,7 +148,7 @@ def write(path: Path, head: Mapping[str, str], steps: Mapping[str, Times]) -> No
 
 
 def read(path: Path) -> tuple[dict[str, str], dict[str, Times]]:
-    """What `record` wrote. Raises `UsageError` where it is not that."""
+    """The content of a file of `record`. Raises `UsageError` for another file."""
     steps: defaultdict[str, dict[str, tuple[int, float]]] = defaultdict(dict)
     try:
         head, *lines = path.read_text(encoding="utf-8").splitlines()
@@ -160,7 +160,7 @@ def read(path: Path) -> tuple[dict[str, str], dict[str, Times]]:
 
 
 def last_step(trace: Sequence[str]) -> Times:
-    """Of the trace of an emulated card: what comes again and again at its end is one step."""
+    """The last step in the trace of an emulated card: the repeated part at its end."""
     rows = [line.split(" ", 4) for line in trace]
     names = [row[4] for row in rows]
     period = next(n for n in range(100, len(names) // 2 + 1) if names[-n:] == names[-2 * n : -n])
@@ -188,7 +188,7 @@ def by_kind(times: Times) -> dict[str, tuple[int, float]]:
 
 
 def compared(there: Times, here: Times) -> str:
-    """A table in Markdown, the longest first, and their sum."""
+    """A table in Markdown, the longest times first, and their sum."""
     theirs, ours = by_kind(there), by_kind(here)
     kinds = sorted(theirs.keys() | ours.keys(), key=lambda kind: -theirs.get(kind, (0, 0.0))[1])
     rows = []
@@ -217,7 +217,7 @@ def compare(path: Path) -> int:
 
 
 def main(what: Literal["record", "compare", "step"], of: str) -> int:
-    """`step` takes some, for `compare`."""
+    """`step` makes some steps, for `compare`."""
     try:
         if what == "step":
             step = step_of(of)

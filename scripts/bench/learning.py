@@ -1,10 +1,10 @@
-"""What an earlier study on the same machine is worth: searches on grids, with it and without.
+"""The value of an earlier study on the same machine: searches on grids, with it and without.
 
     .venv/bin/python scripts/bench/learning.py results/grids/*.csv [--seeds 20]
 
-A grid is cut in two along depth and along seq_len. A whole study of 3 virtual minutes searches
-the smaller values; then the others are searched by somebody who knows what it measured, and by
-somebody who does not. Truth, regret, ceilings and the noise floor are those of `search.py`.
+A grid is cut in two along depth and along seq_len. A whole study of 3 virtual minutes searches the
+smaller values. Then two searches take the others: with its measurements, and without. Truth,
+regret, ceilings and the noise floor are those of `search.py`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main(*grids: Path, seeds: int = 20) -> None:
 
 
 def tasks(path: Path, cut: str, seeds: int) -> list[Task]:
-    """None where the axis has one value."""
+    """Tasks for one cut of a grid; empty if the axis has one value."""
     values = Recording(path).grid.rows
     found = sorted({getattr(row.candidate, cut) for row in values})
     half = (len(found) + 1) // 2
@@ -78,7 +78,7 @@ def tasks(path: Path, cut: str, seeds: int) -> list[Task]:
 
 
 def carried_out(task: Task) -> Pair | None:
-    """Carry `task` out; None where nothing fits."""
+    """Carry `task` out; None if nothing fits."""
     axes: dict[str, Any] = {task.cut: task.left}
     now = truth(task.path, task.ceiling, **axes)
     if not now.fitting:
@@ -97,7 +97,7 @@ def carried_out(task: Task) -> Pair | None:
 
 
 def report(of: Task, pairs: Sequence[Pair]) -> str:
-    """Regrets after each number of probes, and what was promised."""
+    """Regrets after each number of probes, and the promises."""
     known, left = (", ".join(map(str, values)) for values in (of.known, of.left))
     rows = [
         (

@@ -1,10 +1,10 @@
-"""Every kept model's small twin, on every engine: a short study each, and what came of it.
+"""Every kept model's small twin, on every engine: a short study each, and its outcome.
 
     .venv/bin/pip install -c scripts/constraints.txt -e .
     .venv/bin/python scripts/bench/models.py [--models t5-small,gpt2] [--ranks 1,2] [--budget 60s]
 
-Prints one row a model, number of ranks and engine: the verdicts of its trials, whether a final
-confirmed one, and the seconds of the study. The exit code is 0 whatever comes out.
+Prints one row for each model, number of ranks and engine: the verdicts of its trials, whether a
+final confirmed one, and the seconds of the study. The exit code is always 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from autotune.result.folder.table import load_trials
 from autotune.space.models.hf import TINY, ready
 
 ENGINES = {"ddp": "0", "deepspeed": "0,3", "fsdp": "3"}
-"""And the stages to try."""
+"""Engines, and the stages to try."""
 SMALL = [name for name in ready() if name.endswith(TINY)]
 HEAD = "model | ranks | engine | stages | trials | confirmed | s | remark"
 REMARK_CHARACTERS = 160

@@ -1,12 +1,12 @@
-"""What a study costs beside its probes: a search on the CPU, held against promises.
+"""The cost of a study beside its probes: a search on the CPU, beside promises.
 
     .venv/bin/python scripts/bench/overhead.py [--budget 2m]
 
-Runs the command line in a process of its own, over the default space with the sampler tpe, which
-uses the whole budget: the default one ends the search before. Reads its trials.csv and its
-resource usage. What a group's start takes with DeepSpeed comes from a second study, of half the
-budget. The study's own output goes to stderr, the tables to stdout. A promise that is
-missed is printed and changes nothing else: the exit code is 0, since times depend on the machine.
+Runs the command line in a process of its own, over the default space. Its sampler is tpe, which
+uses the whole budget; the default one ends earlier. Reads its trials.csv and its resource usage. A
+second study, of half the budget, shows starts of groups with DeepSpeed. The study's own output
+goes to stderr, the tables to stdout. A missed promise is printed; the exit code is always 0, since
+times depend on the machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shared import ROOT, machine, run, table, yes
 
 from autotune.result.folder.table import load_trials
 
-# The study, with its accounts at the end. It is imported first to tell what the imports cost.
+# The study, with its accounts at the end. It is imported first to show the cost of imports.
 CHILD = """
 import json, resource, sys
 from autotune.commands.app import main
@@ -74,14 +74,15 @@ def main(*, budget: str = "2m") -> None:
 
 
 def run_study(options: Sequence[str], folder: Path) -> tuple[float, Accounts | None]:
-    """Wall seconds of a whole study in `folder`, with its process' start, and its accounts."""
+    """Wall seconds of a whole study in `folder`, its process's start included; and its
+    accounts."""
     accounts = folder.with_suffix(".json")
     arguments = ["--device", "cpu", *options, "--out", str(folder), "--learn-from", "none"]
     began = time.monotonic()
-    # A child starts with its parent's peak memory as its own: no more is imported here than there.
+    # A child starts with its parent's peak memory, so this process imports no more than the child.
     subprocess.run(
         [sys.executable, "-c", CHILD, str(accounts), *arguments],
-        cwd=folder.parent,  # where no pyproject.toml sets other defaults
+        cwd=folder.parent,  # no pyproject.toml there sets other defaults
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=sys.stderr,
         check=False,
@@ -91,15 +92,16 @@ def run_study(options: Sequence[str], folder: Path) -> tuple[float, Accounts | N
 
 
 def read_trials(folder: Path) -> pd.DataFrame:
-    """The trials of a study that took time, with the seconds in warm-up and timed steps, of all
-    attempts, as `step_s`: 0 where the budget cut it short. Those skipped unrun are left out."""
+    """The trials of a study that ran. `step_s` are seconds of warm-up and timed steps of all
+    attempts; 0 if the budget cut a trial short."""
     trials = load_trials(folder)
     trials["step_s"] = trials["warmup_s"] + trials["timed_s"]
     return trials[trials["probe_s"] > 0]
 
 
 def gaps_s(trials: pd.DataFrame) -> pd.Series[float]:
-    """Seconds from each trial's end to the next one's start: the study tells, asks and writes."""
+    """Seconds from each trial's end to the next one's start, in which the study tells, asks and
+    writes."""
     return (trials["started_s"].diff() - trials["probe_s"].shift()).dropna()
 
 
@@ -116,7 +118,7 @@ def promises(
     budget_s: float,
     deepspeed: pd.DataFrame,
 ) -> str:
-    """The table of what was promised and what was measured."""
+    """The table of promises and measurements."""
     measured = trials[trials["verdict"] != "skipped"]
     count = len(measured)
     share = measured["step_s"].sum() / wall_s
@@ -148,7 +150,7 @@ def promises(
 
 
 def breakdown(trials: pd.DataFrame, wall_s: float) -> str:
-    """The table of what the wall time was spent on."""
+    """The table of the wall time by use."""
     probes_s, in_starts_s, steps_s = trials[["probe_s", "group_start_s", "step_s"]].sum()
     between_s = gaps_s(trials).sum()
     repeated, groups = (trials["attempts"] > 1).sum(), (trials["group_start_s"] > 0).sum()

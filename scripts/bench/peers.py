@@ -3,12 +3,12 @@
     .venv/bin/pip install -c scripts/constraints.txt -e .[bench]
     .venv/bin/python scripts/bench/peers.py [--budget 2m] [--capacity 896MiB] [--rounds 40]
 
-Each tool searches micro_batch in processes of its own on the CPU, one after the other, under the
-memory limit that a rank of the study has. The study has a second row, in which it searches
-seq_len and checkpointing as well. Then whatever they found is measured beside every micro_batch,
-in turns, in the same worker groups, and, in many short rounds, beside those that may be the best.
-Progress goes to stderr. A tool that is not installed, fails
-or takes too long has a row that says so; the exit code is 0 whatever comes out.
+One after the other, each tool searches micro_batch in processes of its own on the CPU. All have
+the memory limit of a rank of the study. In a second row, the study also searches seq_len and
+checkpointing. Then all found configurations are measured beside every micro_batch, in turns, in
+the same worker groups. Many short rounds follow beside those that may be the best. Progress goes
+to stderr. A tool that is not installed, fails or takes too long has a row that says so. The exit
+code is always 0.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ RULE = Rule(
     timed_steps=5, half_width=0.02, timed_limit_s=1.5,
 )  # fmt: skip
 SHORT = replace(RULE, warmup_steps=2, warmup_limit_s=0.1, timed_steps=2, timed_limit_s=0.1)
-"""Of a round: what the machine does meanwhile is the same for all that run in it."""
+"""The rule of a round: disturbances are the same for all in it."""
 CONTESTED = 6
-"""Micro-batches of the axis that are measured in rounds: the fastest ones."""
+"""Number of micro-batches that are measured in rounds: the fastest ones."""
 PEER_OPS = ("ShareMemCommBuilder",)
-"""Operations that DeepSpeed compiles on a CPU. This takes minutes once a machine, and is no cost
-of a search."""
+"""Operations that DeepSpeed compiles on a CPU. This takes minutes once a machine, which do not
+count as cost of a search."""
 REMARK_CHARACTERS = 160
 
 
@@ -120,7 +120,7 @@ class Measured:
     flops_per_s: list[float] = field(default_factory=list)
     """Model FLOP/s of each repeat, from the median of its steps."""
     peak_bytes: int = 0
-    """The largest of any repeat."""
+    """The largest peak of any repeat."""
     reason: str = ""
     """Why there is no measurement."""
     rounds: list[float] = field(default_factory=list)
@@ -141,34 +141,34 @@ class Comparison:
     limits: Limits
 
     def objection(self, schedule: Schedule) -> str:
-        """Why a configuration may not be used; empty where it may."""
+        """Why a configuration may not be used; empty if it may."""
         found = self.measured[schedule]
         over = found.peak_bytes > self.limits.limit_bytes
         return found.reason or ("over the ceiling" if over else "")
 
     @property
     def fastest(self) -> list[Schedule]:
-        """Those of the axis that may be used, the fastest in the repeats first."""
+        """The usable ones of the axis, the fastest in the repeats first."""
         fits = [each for each in self.axis if not self.objection(each)]
         return sorted(fits, key=lambda each: -self.measured[each].median)
 
     @property
     def optimum(self) -> Schedule | None:
-        """The fastest of the axis that may be used; None where nothing may.
+        """The fastest usable one of the axis; None without any.
 
-        The first half of the rounds tells it from others: the second half compares.
+        The first half of the rounds chooses it, the second half compares.
         """
         fits = self.fastest
         return max(fits, key=lambda each: self._share(each, fits[0], False).median, default=None)
 
     def share(self, schedule: Schedule) -> Interval | None:
-        """Of the optimum's speed, with its 95 % interval; None where there is no optimum."""
+        """Share of the optimum's speed, with a 95 % interval; None without an optimum."""
         best = self.optimum
         return None if best is None else self._share(schedule, best, True)
 
     def _share(self, schedule: Schedule, best: Schedule, second: bool) -> Interval:
-        """Of the speed of `best`, round by round in one half of them; without rounds, of medians.
-        What was in no round is the slowest."""
+        """Share of the speed of `best`, round by round in one half of the rounds; without rounds,
+        by medians. A schedule without rounds is the slowest."""
         mine, its = self.measured[schedule], self.measured[best]
         if not its.rounds:
             return interval([mine.median / its.median])
@@ -180,7 +180,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Ended:
-    """A process that ended or was ended. `code` is None where its time was up."""
+    """An ended process. `code` is None if its time was up."""
 
     code: int | None
     wall_s: float
@@ -191,15 +191,15 @@ class Limited:
     """The settings of the comparison."""
 
     budget: str = "2m"
-    """Of each study."""
+    """Budget of each study."""
     capacity: str = "896MiB"
-    """Pretended."""
+    """Pretended capacity."""
     most: int = 32
     """The largest micro_batch."""
     repeats: int = 3
-    """Measurements of each."""
+    """Measurements of each schedule."""
     rounds: int = 40
-    """Short ones of what was found and the fastest."""
+    """Short rounds of found and fastest schedules."""
     limit_s: float = 480.0
     """Seconds for a tool."""
 
@@ -285,7 +285,7 @@ def accounts(study: Path) -> tuple[int, int]:
 
 
 def ran(command: Sequence[str], log: Path, limit_s: float) -> Ended:
-    """Run `command` as a rank is run, in a session that is ended with it or after `limit_s`."""
+    """Run `command` like a rank, in a session that ends with it or after `limit_s`."""
     modules = os.pathsep.join([str(ROOT), str(TOOLS.parent)])
     programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     environment = os.environ | open_device("cpu").rank_environment(1)
@@ -308,7 +308,7 @@ def ran(command: Sequence[str], log: Path, limit_s: float) -> Ended:
 
 
 def failure(ended: Ended, log: Path) -> str:
-    """Why a tool found nothing: its time was up, or the last line that it wrote."""
+    """Why a tool found nothing: its time was up, or the last line of its output."""
     if ended.code is None:
         return f"ended after {ended.wall_s:.0f} s without a result"
     lines = log.read_text(errors="replace").split("\n")
@@ -319,11 +319,10 @@ def failure(ended: Ended, log: Path) -> str:
 def measure(
     device: Device, compared: Comparison, found: Sequence[Schedule], options: Limited
 ) -> None:
-    """Every schedule, in an order that is new each time; then what was found and the fastest, in
-    rounds.
+    """Measure every schedule, in a new order each time; then found and fastest ones in rounds.
 
-    Each repeat has worker groups of its own. What runs out of memory in a fresh group is not
-    measured again.
+    Each repeat has worker groups of its own. A schedule that runs out of memory in a fresh group
+    is not measured again.
     """
     measured = compared.measured
     rng = random.Random(0)
@@ -338,7 +337,7 @@ def measure(
                 runner.retire(time.monotonic() + DEADLINE_S)
             order = [schedule for schedule in contested if not measured[schedule].reason]
             rng.shuffle(order)
-            live = runner.live_build  # a group is ended once a round, where there are two builds
+            live = runner.live_build  # with two builds, a group ends once a round
             order.sort(key=lambda schedule: schedule.candidate.build != live)
             for schedule in order:
                 result = probe(runner, schedule, compared.limits, short)
@@ -347,8 +346,8 @@ def measure(
 
 
 def probe(runner: Pool, schedule: Schedule, limits: Limits, short: bool) -> Result:
-    """One measurement. Memory is too small, and a peak too large, only in a fresh group: what
-    others left in a warm one may be the cause. A `short` one tells no peak."""
+    """One measurement. Only a fresh group decides that memory is too small, or a peak too large:
+    in a warm one, earlier probes may be the cause. A `short` one shows no peak."""
     rule = SHORT if short else RULE
     job = probing(schedule.candidate, rule, grad_accum=schedule.grad_accum)
     result = runner.run(job, time.monotonic() + DEADLINE_S)
@@ -359,7 +358,7 @@ def probe(runner: Pool, schedule: Schedule, limits: Limits, short: bool) -> Resu
 
 
 def add(measured: Measured, schedule: Schedule, result: Result, short: bool) -> None:
-    """Keep what `result`, `short` in a round, says of `schedule`."""
+    """Add the `result` of `schedule`, which is `short` in a round."""
     if result.report is None:
         out = result.verdict is Verdict.OOM
         measured.reason = "runs out of memory" if out else result.reason
@@ -374,7 +373,7 @@ def add(measured: Measured, schedule: Schedule, result: Result, short: bool) -> 
 
 
 def header(device: Device, limits: Limits, options: Limited) -> str:
-    """What was compared, where, and with which versions."""
+    """The setting: task, device and versions."""
     parameters = WORKLOAD.shape(DEPTH).parameters
     tools = versions("torch", "accelerate", "lightning", "deepspeed")
     return (
@@ -394,7 +393,7 @@ def header(device: Device, limits: Limits, options: Limited) -> str:
 
 
 def report(rows: Sequence[Found], compared: Comparison) -> str:
-    """The table of what was found; its first line is the exhaustive optimum."""
+    """The table of found schedules; its first line is the exhaustive optimum."""
     head = (
         "tool | configuration found | of the optimum | model FLOP/s | peak, of capacity"
         " | wall time | launches | OOMs | remark"
@@ -426,7 +425,7 @@ def cells(schedule: Schedule | None, compared: Comparison) -> Sequence[str]:
 
 
 def words(schedule: Schedule) -> str:
-    """A configuration by what differs from the one that all tools were given."""
+    """A configuration by its differences from the common one."""
     candidate = schedule.candidate
     parts = [f"micro_batch {candidate.micro_batch}"]
     if schedule.grad_accum > 1:

@@ -1,11 +1,10 @@
-"""How true plans are: beside training runs that others published, beside peaks that were recorded
-on this machine's kind of CPU, and beside other people's formulas.
+"""The errors of plans: beside published training runs, recorded peaks, and others' formulas.
 
     .venv/bin/python scripts/bench/plan.py [--rows results/public/memory.csv] [--only TEXT] [--all]
 
-Each published run that says all that matters is planned as it ran. Prints tables in Markdown: the
-error of the peak by family and by engine, and whether what ran out of memory was said to fit at
-80 % of its card. Models are counted and traced in this process.
+Each published run with all needed facts is planned as it ran. Prints tables in Markdown: the error
+of the peak by family and by engine. Another one shows whether runs that ran out of memory were
+expected to fit at 80 % of their card. Models are counted and traced in this process.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ class Scored:
     kind: str
     capacity_gib: float
     measured_gib: float | None
-    """None where it ran out of memory, or the source does not say."""
+    """None if it ran out of memory, or the source does not say it."""
     oom: bool
     expected: Expected
 
     @property
     def left_out_gib(self) -> float:
-        """What the source's figure leaves out: torch's own know nothing outside its allocator, and
-        of what is allocated, nothing that is only reserved."""
+        """Memory that the source's figure leaves out. torch's figures only cover its allocator;
+        "allocated" leaves out merely reserved memory."""
         parts, of_torch = self.expected.parts, self.kind in ("max_allocated", "max_reserved")
         left_out = parts.outside if of_torch else 0.0
         left_out += parts.unused if self.kind == "max_allocated" else 0.0
@@ -60,7 +59,7 @@ class Scored:
 
     @property
     def interval_gib(self) -> tuple[float, float, float]:
-        """What is expected of the figure: low, median, high."""
+        """The expected figure: low, median, high."""
         peak = self.expected.peak
         sizes = (peak.low_bytes, peak.bytes, peak.high_bytes)
         low, median, high = (size / 2**30 - self.left_out_gib for size in sizes)
@@ -73,7 +72,7 @@ class Scored:
 
 
 def main(*, rows: Path = ROWS, only: str = "", all: bool = False) -> None:
-    """`only` rows whose id has this in it; print `all` rows, too."""
+    """`only` takes rows with this text in their id; `all` prints the rows, too."""
     runs = pd.read_csv(rows)
     runs = runs[runs["id"].str.contains(only, regex=False)]
     helpers = in_this_process()
@@ -110,7 +109,7 @@ def score(row: dict[str, Any], folder: Path, helpers: Helpers) -> Scored:
     """Plan the run of `row` as it was.
 
     Raises:
-        NotComparableError: it does not say enough.
+        NotComparableError: facts are missing.
     """
     options, gpus, card = asked_of(row, folder)
     made = plan(PlanRequest(options=options, card=card, host_bytes=None), gpus, helpers)
@@ -149,7 +148,7 @@ def report(scored: Sequence[Scored], left_out: Counter[str], *, rows: bool) -> I
 
 
 def last(found: pd.Series[float]) -> float:
-    """The 90th percentile of sizes: one of them."""
+    """The 90th percentile of absolute values, which is one of them."""
     return float(np.quantile(found.abs(), 0.9, method="inverted_cdf"))
 
 
@@ -168,7 +167,7 @@ def errors(scored: Sequence[Scored], name: str, group: Callable[[Scored], str]) 
 
 
 def confusion(scored: Sequence[Scored]) -> str:
-    """Said to fit at 80 % of the card or not, beside what happened."""
+    """A table: expected to fit at 80 % of the card or not, beside the outcome."""
     counts = Counter((each.expected.fits, each.oom) for each in scored)
     said = {True: "said to fit", False: "said not to fit"}
     rows = ((words, counts[fits, False], counts[fits, True]) for fits, words in said.items())

@@ -1,4 +1,4 @@
-"""Plans for models and machines that people ask about, as results/plans.md shows them.
+"""Plans for models and machines that people ask about: results/plans.md.
 
     .venv/bin/python scripts/bench/plans.py > results/plans.md
 

@@ -1,12 +1,11 @@
-"""What an emulated card says of every candidate that was recorded on a real one.
+"""An emulated card's measurements of every candidate that was recorded on a real one.
 
     .venv-cuda/bin/python scripts/bench/real.py results/grids/h100-1-rank.csv
     .venv-cuda/bin/python scripts/bench/real.py GRID.csv -- --model gemma-3-1b
 
-What follows `--` are options of the recording beside its axes. Probes the candidates of the
-recording on an emulated card of the same name, by `record_grid.py`, and prints both in a table.
-Use the torch of the recording: another version of it may hold other memory. Needs torch's CUDA
-build, and no GPU.
+After `--` come options of the recording beside its axes. `record_grid.py` probes its candidates on
+an emulated card of the same name. A table has both. Use the torch of the recording: another
+version may need other memory. Needs torch's CUDA build, and no GPU.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def flags(recorded: Grid) -> list[str]:
 
 
 def weighed(recorded: Grid, study: Sequence[str], cards: Emulation) -> Grid:
-    """The same space on the emulated cards."""
+    """The recording of the same space on the emulated cards."""
     with tempfile.TemporaryDirectory(prefix="autotune-real-") as folder:
         path = Path(folder) / "grid.csv"
         program = [sys.executable, str(ROOT / "scripts" / "bench" / "record_grid.py"), str(path)]
@@ -87,13 +86,13 @@ def off(found: float, real: float) -> str:
 
 
 def tau(speeds: Sequence[tuple[float, float]]) -> float:
-    """Kendall's: of pairs, how many more are in the same order than in the other."""
+    """Kendall's tau: the surplus of pairs in the same order, as a share."""
     pairs = list(combinations(speeds, 2))
     return sum(1 if (a < b) == (c < d) else -1 for (a, c), (b, d) in pairs) / len(pairs)
 
 
 def middle(errors: Sequence[float]) -> str:
-    """The median and the 90th percentile of their sizes, and the median with its sign."""
+    """The median and the 90th percentile of absolute errors, and the signed median."""
     sizes = sorted(map(abs, errors))
     most = sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))]
     signed = statistics.median(errors)

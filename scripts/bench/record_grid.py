@@ -2,11 +2,10 @@
 
     .venv/bin/python scripts/bench/record_grid.py results/grids/NAME.csv -- --depth 2,4 ...
 
-What follows `--` are the options of `python -m autotune` that describe the space and the devices.
-No ceiling is applied, so that any smaller capacity can be replayed. Each pass measures every
-candidate once, in random order, in groups that take at most 16 candidates. The same command
-continues a recording that was interrupted (Ctrl-C or SIGTERM; a probe that runs is lost). A
-measurement that other programs disturbed is made again, later.
+After `--` come options of `python -m autotune` for the space and the devices. No ceiling applies,
+so any smaller capacity can be replayed. Each pass measures every candidate once, in random order,
+in groups of at most 16 candidates. The same command continues an interrupted recording (Ctrl-C or
+SIGTERM; a running probe is lost). Measurements that other programs disturbed are repeated later.
 """
 
 from __future__ import annotations
@@ -42,18 +41,18 @@ from autotune.wire.budget import StopFlag
 from autotune.wire.stopping import Rule
 
 GROUP_CANDIDATES = 16
-"""A group is ended after so many, so that what favours one group is shared out."""
+"""A group ends after so many candidates, so luck of one group is shared out."""
 TRACE_LIMIT_S = 300.0
 PROBE_LIMIT_S = 600.0
 TRIES = 4
-"""Of one measurement that the machine keeps disturbing; the last one is kept as it is."""
+"""The most tries of a disturbed measurement; the last one is kept."""
 
 
 class GridFile:
-    """One file, and what it still lacks."""
+    """A file, and its missing measurements."""
 
     def __init__(self, path: Path, header: dict[str, Any], space: Space, repeats: int) -> None:
-        """Open `path`, or continue it. Raises `UsageError` where it is another recording."""
+        """Open `path`, or continue it. Raises `UsageError` if it is another recording."""
         self._path = path
         self._space = space
         self._repeats = repeats
@@ -74,7 +73,7 @@ class GridFile:
         return sum(self._repeats - self._done[c] for c in self._space.candidates)
 
     def next_pass(self, rng: random.Random) -> list[list[Candidate]]:
-        """Candidates that were measured least often, in groups of one build, in random order."""
+        """The candidates with the fewest measurements, in groups of one build, in random order."""
         least = min(self._done[c] for c in self._space.candidates)
         of_build = defaultdict(list)
         for candidate in self._space.candidates:
@@ -114,9 +113,9 @@ def record(
     rng: random.Random,
     stop: StopFlag,
 ) -> None:
-    """Measure what `file` lacks. Raises `StopRequestedError` on a signal.
+    """Make the missing measurements of `file`. Raises `StopRequestedError` on a signal.
 
-    `calm` is what other programs may take of a probe, as a share of the processor's time.
+    `calm` is the share of processor time that other programs may take of a probe.
     """
     tries: Counter[Candidate] = Counter()
     while file.missing:
@@ -155,7 +154,7 @@ def main(
     share of `calm`."""
     try:
         request = parsed(list(study))
-        if request is None:  # --help or --version was all
+        if request is None:  # only --help or --version
             return ExitCode.FOUND
         if not isinstance(request, Tune):
             raise UsageError("after -- come the options of a study, and no other command")

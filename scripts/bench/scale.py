@@ -1,15 +1,15 @@
-"""What several probes at once are worth: studies of more and more slots on recorded grids.
+"""The value of several probes at once: studies of more and more slots on recorded grids.
 
     .venv/bin/python scripts/bench/scale.py results/grids/cpu-1-rank.csv [--seeds 30]
 
-Every search replays real measurements on a virtual clock, as `search.py` does: each slot has a
-machine of its own, and a group starts there in the time that this took when it was recorded. A
-search ends by itself. Regret is what the best candidate found lacks of the best that fits, as a
-share; probes a minute are all probes over all minutes.
+Every search replays real measurements on a virtual clock, as in `search.py`. Each slot has a
+machine of its own, and groups start in the recorded time. A search ends by itself. Regret is the
+share by which the best found candidate is below the best that fits. Probes a minute are all probes
+over all minutes.
 
-In a second table a slot stands for one node, and nodes are lost at random, `--lost-per-hour` over
-all of them: what one ran is put off after a while without a sign of life, and asked for again on
-another one. It is back after some minutes, or gone for good, one as often as the other.
+In a second table a slot stands for one node. Nodes are lost at random, `--lost-per-hour` in all. A
+lost node's probe is put off after some silence, and runs again on another node.
+The node comes back after some minutes, or never, with equal chances.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ SLOTS = (1, 2, 4, 8)
 NODES = (1, 4, 16, 64)
 CEILINGS = (0.4, 0.6, 0.8)
 FASTER, WORSE = 5.0, 0.01
-"""The goals of the most slots: so many times the probes a minute of one, and at most so much more
-regret."""
+"""Goals for the most slots: so many times the probes a minute of one slot, and at most so much
+more regret."""
 CLOSE = 0.05
 """The regret of a search that is close to the best."""
 NOTICED_S = 5.0
@@ -69,7 +69,7 @@ class Lossy:
     def run(self, job: Job, deadline: float) -> Result:
         if self._gone:
             raise NoNodesError("the node did not come back")
-        if self._fails < self._now():  # while it had nothing to do
+        if self._fails < self._now():  # while it was idle
             return self._lose(deadline)
         result, end = self._now.ahead(lambda: self._replay.run(job, deadline))
         if end < self._fails:
@@ -108,7 +108,7 @@ class Task:
     slots: int
     seed: int
     lost_per_hour: float | None = None
-    """Of all nodes; None where slots never fail."""
+    """Lost nodes per hour, of all; None if slots never fail."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,9 +122,9 @@ class Ran:
     close_s: float
     """Until the search had found something within `CLOSE` of the best; NaN if never."""
     search_s: float
-    """From the first probe's start to the last one's end."""
+    """Seconds from the first probe's start to the last one's end."""
     whole_s: float
-    """To the end of the finals."""
+    """Seconds to the end of the finals."""
     found: float
     """Regret of the best candidate of the search."""
     result: float
@@ -176,7 +176,7 @@ def carried_out(task: Task) -> Ran:
 
 
 def slots_table(ran: Sequence[Ran]) -> str:
-    """A row for each number of slots, and whether the most of them reach what they have to."""
+    """A row for each number of slots, and whether the most slots reach the goals."""
     mean = pd.DataFrame(ran).groupby("slots").mean()
     mean["rate"] = 60 * mean["probes"] / mean["search_s"]
     rows = [

@@ -1,12 +1,17 @@
-"""What watching a user's own script costs, how true it is, and how soon a study finds the best.
+"""Watching a user's script: its cost, its errors, and launches until a study finds the best.
 
     .venv/bin/python scripts/bench/script.py [--parts overhead,rates,search] [--repeats 2]
 
-Three parts, on the CPU. The hook's cost: a plain loop in processes with and without it, in turns,
-and its functions alone. Its rates: beside the figure that the script prints itself. A search:
-every candidate of a small space of an HF Trainer script is launched, `--repeats` times in random
-order, and studies of the same space run in between. Prints tables in Markdown. A goal that is
-missed is printed; the exit code is 0 whatever comes out, since times depend on the machine.
+There are three parts, on the CPU:
+
+- The hook's cost: a plain loop in processes with and without it, in turns; and its functions
+  alone.
+- Its rates, beside the figure that the script itself prints.
+- A search: every candidate of a small space of an HF Trainer script is launched, `--repeats` times
+  in random order. Studies of the same space run in between.
+
+Prints tables in Markdown. A missed goal is printed; the exit code is always 0, since times depend
+on the machine.
 """
 
 from __future__ import annotations
@@ -94,10 +99,10 @@ if "_autotune_hook" in sys.modules:
     found["tell_s"] = statistics.median(told)
 print(json.dumps(found))
 """
-"""A loop of about 10 ms a step, and what the hook's functions take in one."""
+"""A loop of about 10 ms a step, and the time of the hook's functions in it."""
 
 
-# What the hook costs.
+# The hook's cost.
 
 
 def overhead() -> list[str]:
@@ -154,7 +159,7 @@ def loop(with_hook: bool) -> dict[str, float]:
     return {name: float(value) for name, value in json.loads(out).items()}
 
 
-# How true its rates are.
+# Its rates.
 
 RATED = {
     "a small batch": (2, 1, ""),
@@ -166,7 +171,7 @@ RATED = {
 
 
 def rates() -> list[str]:
-    """Lines on the steps as the hook saw them, beside what the script printed of the same ones."""
+    """Lines on steps as the hook saw them, beside those that the script printed."""
     rows, off = [], []
     for name, setting in RATED.items():
         own, seen = rate(*setting)
@@ -197,7 +202,7 @@ def rate(micro_batch: int, accum: int, words: str) -> tuple[float, float]:
     return own[1], 20 * micro_batch * accum * 64 / sum(step_s[19:39])
 
 
-# How soon a study finds the best.
+# Launches until a study finds the best.
 
 SEARCHED = {
     "micro_batch": "2,4,8,16,32,64", "seq_len": "128,256", "capacity_bytes": "1GiB",
@@ -220,7 +225,7 @@ class Lab:
         return probing(candidate, rule, grad_accum=accum, fresh=True)
 
     def outcome(self, candidate: Candidate) -> Outcome:
-        """As a study would judge it."""
+        """The outcome of a launch, judged as in a study."""
         clock = Clock(self.options.limits.budget_s, time.monotonic())
         prober = Prober(self.space, "cpu", clock, self.runner, self.options)
         probed = prober.measure(self.job(candidate), self._predictor.peak(candidate), LIMIT_S)
@@ -243,13 +248,13 @@ class Row:
 
     @property
     def value(self) -> float:
-        """Tokens/s; 0 where it does not always fit."""
+        """Tokens/s; 0 if it does not always fit."""
         return statistics.median(self.tokens_per_s) if self.fits else 0.0
 
 
 def search(repeats: int) -> list[str]:
     """Lines on every candidate, and on studies beside."""
-    script = (  # on one thread: another program on another core disturbs it less
+    script = (  # one thread: programs on other cores disturb it less
         f"OMP_NUM_THREADS=1 {python()} {OWN} hf --batch {{micro_batch}} --len {{seq_len}}"
         " --out {out}"
     )
@@ -321,7 +326,7 @@ def report(
 
 
 def course(records: Sequence[Record], rows: Mapping[str, Row], best: Row) -> str:
-    """A table of one study: each launch, and where its incumbent stands by the other launches."""
+    """A table of one study: each launch, and its incumbent's speed by the other launches."""
     lines: list[Sequence[object]] = []
     for record, behind in zip(records, regrets(records, rows, best), strict=True):
         found = record.outcome.measurement
@@ -333,7 +338,7 @@ def course(records: Sequence[Record], rows: Mapping[str, Row], best: Row) -> str
 
 
 def regrets(records: Sequence[Record], rows: Mapping[str, Row], best: Row) -> list[float | None]:
-    """After each launch, how far the incumbent is below the best; None while there is none."""
+    """After each launch, the share by which the incumbent is below the best; None without one."""
     found: list[float | None] = []
     incumbent: Record | None = None
     for record in records:
@@ -347,7 +352,7 @@ def regrets(records: Sequence[Record], rows: Mapping[str, Row], best: Row) -> li
 
 
 def near(records: Sequence[Record], rows: Mapping[str, Row], best: Row) -> int | None:
-    """Launches until the incumbent is near the best; None where it never is."""
+    """Launches until the incumbent is near the best; None if it never is."""
     for number, behind in enumerate(regrets(records, rows, best), 1):
         if behind is not None and behind <= NEAR:
             return number

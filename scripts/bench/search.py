@@ -1,20 +1,20 @@
-"""How good the search is: samplers and other tools' rules on recorded grids, held against truth.
+"""The quality of the search: samplers and other tools' rules on recorded grids.
 
     .venv/bin/python scripts/bench/search.py results/grids/*.csv [--seeds 50] [--png FILE]
 
-Every search replays real measurements (each candidate was measured several times, and one of its
-measurements is drawn) on a virtual clock that charges what they took. The truth of a candidate is
-the median of its measurements, and it fits if all of them kept under the ceiling; regret is what
-the best candidate found lacks of the best that fits, as a share, and none where it is faster but
-goes over the ceiling in another measurement. The capacity is the largest of the median peaks, so
-that the ceiling is what binds.
+Every search replays real measurements on a virtual clock that charges their time. Each candidate
+was measured several times, and one measurement is drawn. Their median is the truth of a candidate,
+and it fits if all of them are under the ceiling. Regret is the share by which
+the best found candidate is below the best that fits. It is 0 for a faster one that is over the
+ceiling in another measurement. The capacity is the largest of the median peaks, so that the
+ceiling binds.
 
-"result" is what a whole study of the default sampler writes as best, finals included.
+"result" is the best of a whole study of the default sampler, finals included.
 
 Samplers run in the study's own loop; `searches/rules.py` has the rules, and says what they know.
 The noise floor is the regret of an oracle that sees one measurement of every candidate and takes
-the best. What it sees is one of those that judge it, and so it is for searches; a line below the
-table has both where others judge.
+the best. The measurements that searches and oracle see also judge them. A line below the table has
+both with separate judges.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Task:
     method: str
     seed: int
     minutes: float | None = None
-    """The budget of a whole study, finals included; None for a search of so many probes."""
+    """The budget of a whole study, finals included; None for a search of some probes."""
     repeat: int | None = None
-    """The measurements that it draws, where others judge."""
+    """The repeat that it draws, if others judge."""
 
 
 def main(
@@ -67,7 +67,7 @@ def main(
     methods: str = ",".join(METHODS),
     png: Path | None = None,
 ) -> None:
-    """A search by gp takes a second, so it has `gp_seeds`; `png` gets a picture, too."""
+    """A search by gp takes a second, so it has fewer seeds, `gp_seeds`; `png` gets a picture."""
     searches: dict[str, list[Search]] = {}
     floors: dict[str, list[float]] = {}
     of_method = {name: gp_seeds if name == "gp" else seeds for name in methods.split(",")}
@@ -113,7 +113,7 @@ def tasks(
 
 
 def tasks_apart(path: Path, ceilings: Sequence[float], seeds: int) -> list[Task]:
-    """Searches of the default sampler that draw one measurement, and are judged by the others."""
+    """Searches of the default sampler that draw one repeat; the others judge them."""
     return [
         Task(path, ceiling, SAMPLER, seed, repeat=repeat)
         for ceiling in ceilings for repeat in range(repeats(path)) for seed in range(seeds)
@@ -148,7 +148,7 @@ def carried_out(task: Task) -> Search | Whole:
 
 
 def header(path: Path, ceilings: Sequence[float]) -> str:
-    """What was searched."""
+    """The searched grid, in words."""
     known = truth(path, 0.8)
     left_out = len(CEILINGS) - len(ceilings)
     return (

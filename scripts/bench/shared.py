@@ -1,4 +1,4 @@
-"""What the files of this folder share: how they are asked, what they probe, what they print."""
+"""Common parts of this folder's files: their flags, probes and output."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from autotune.wire.stopping import Rule
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 180.0
-"""Of a probe."""
+"""Seconds for a probe."""
 
 
 def run(main: Callable[..., int | None]) -> None:
-    """Call `main` with the flags on the command line, and exit with what it returns."""
+    """Call `main` with the flags on the command line, and exit with its result."""
     sys.exit(called(main, sys.argv[1:]))
 
 
 def called(main: Callable[..., int | None], words: Sequence[str]) -> int:
-    """What `main` returns for the `words` of a command line. Its parameters are the flags, and the
+    """The result of `main` for the `words` of a command line. Its parameters are the flags; the
     first line of its file is the help."""
     about = (sys.modules[main.__module__].__doc__ or "").partition("\n")[0]
     app = App(help=about, version_flags=[], result_action="return_value")
@@ -48,7 +48,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def say(text: str) -> None:
-    """Tell who waits; what is printed to stdout is the report."""
+    """Print progress to stderr; stdout has the report."""
     print(text, file=sys.stderr)
 
 
@@ -85,7 +85,7 @@ def machine() -> str:
 
 
 def versions(*packages: str) -> str:
-    """Of packages, those that are not installed included."""
+    """Versions of packages, missing ones included."""
     return ", ".join(map(_versioned, packages))
 
 
@@ -104,7 +104,7 @@ def probing(
     micro_steps: int | None = None,
     fresh: bool = False,
 ) -> Job:
-    """A probe to the end of `rule`, of the whole schedule unless `micro_steps` are named."""
+    """A probe to the end of `rule`, of the whole schedule unless `micro_steps` are given."""
     return Job(
         candidate=candidate,
         grad_accum=grad_accum,
@@ -116,11 +116,11 @@ def probing(
 
 
 class ProbeFailedError(Exception):
-    """A probe ended without a report; the message says why."""
+    """A probe ended without a report, for the reason in the message."""
 
 
 def reported(runner: Runner, job: Job) -> Report:
-    """What the probe of `job` measured. Raises `ProbeFailedError`."""
+    """The report of the probe of `job`. Raises `ProbeFailedError`."""
     result = runner.run(job, time.monotonic() + DEADLINE_S)
     if result.report is None:
         raise ProbeFailedError(f"{result.verdict}: {result.reason}")
@@ -128,7 +128,7 @@ def reported(runner: Runner, job: Job) -> Report:
 
 
 def wiring(logs: Path, budget_s: float = 600.0, note: Callable[[str], None] = say) -> Wiring:
-    """Of runners without a study."""
+    """The wiring of runners without a study."""
     logs.mkdir(exist_ok=True)
     return Wiring(logs=logs, budget_s=budget_s, note=note)
 
@@ -148,7 +148,7 @@ def gpt(width: int, vocab_size: int, ranks: int, engine: str) -> Workload:
 
 @contextmanager
 def pool(device: Device, work: Workload, limits: Limits | None = None) -> Iterator[Pool]:
-    """Ranks for `work`, which leave their logs in a folder that goes with them."""
+    """Ranks for `work`, whose logs are in a temporary folder."""
     if limits is None:
         capacity_bytes = device.infos[0].capacity_bytes
         limits = Limits(capacity_bytes, 1.0, capacity_bytes, 1.0)

@@ -1,13 +1,13 @@
-"""How good the search is on sweeps that others published, beside Optuna's TPE.
+"""The quality of the search on published sweeps, beside Optuna's TPE.
 
     .venv/bin/python scripts/bench/sweeps.py FOLDER [--seeds 10]
 
 FOLDER has tables that `--device replay:` reads: FILE.csv with FILE.toml beside it. `--xlsx` first
-makes such tables of the spreadsheets of "Efficient Parallelization Layouts for Large-Scale
-Distributed Model Training" (arXiv 2311.05610), which lie in FOLDER: github.com/Aleph-Alpha/
-NeurIPS-WANT-submission-efficient-parallelization-layouts, data/ (CC BY-NC-SA 4.0, so they are not
-here). It needs openpyxl. Regret is the share by which the best candidate found is below the best
-of the table; "lost" is the share of the first 12 probes that ran out of memory.
+makes such tables of spreadsheets in FOLDER. They are from "Efficient Parallelization Layouts for
+Large-Scale Distributed Model Training" (arXiv 2311.05610). Their place is github.com/Aleph-Alpha/
+NeurIPS-WANT-submission-efficient-parallelization-layouts, data/. They are not here, for their
+license (CC BY-NC-SA 4.0). It needs openpyxl. Regret is the share by which the best found candidate
+is below the best of the table. "lost" is the share of the first 12 probes that ran out of memory.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def main(folder: Path, *, seeds: int = 10, xlsx: bool = False) -> None:
 
 
 def convert(folder: Path) -> None:
-    """Make tables of the spreadsheets in `folder`."""
+    """Make tables from the spreadsheets in `folder`."""
     import openpyxl  # type: ignore[import-untyped]
 
     for path in sorted(folder.glob("*.xlsx")):
@@ -111,7 +111,7 @@ def convert(folder: Path) -> None:
 
 
 def kernels(path: Path) -> list[str]:
-    """The kernels that a table was swept with several times, each a sweep of its own."""
+    """The kernels with several runs in a table; each is a sweep of its own."""
     grid = Recording(path).grid
     ran = [row.candidate.own for row in grid.rows if row.report is not None]
     names = [re.findall(r"kernel=([^;]*)", own) for own in ran]
@@ -159,7 +159,7 @@ def carried_out(task: Task) -> Found:
 
 
 def few(found: Sequence[Found]) -> list[Found]:
-    """Of tables that leave a choice."""
+    """Searches on tables that leave a choice."""
     return [each for each in found if each.ran_out <= 0.55]
 
 
@@ -173,7 +173,7 @@ def print_each(found: Sequence[Found]) -> None:
 
 
 def summary(found: Sequence[Found]) -> str:
-    """Median and 90th percentile of the regrets, and of what was lost."""
+    """Median and 90th percentile of regrets, and of lost probes."""
     columns = [[each.regrets[n] for each in found] for n in PROBES]
     columns.append([each.lost for each in found])
     return " | ".join(

@@ -1,10 +1,10 @@
-"""What goes between a study and its nodes, in messages and bytes a second.
+"""The traffic between a study and its nodes, in messages and bytes a second.
 
     .venv/bin/python scripts/bench/traffic.py [--nodes 2] [--seconds 20]
 
-Agents run on this machine and dial over loopback, in TLS as between hosts; each node has one rank
-of a real group. What is counted is what passes the study's sockets, handshakes and TLS included;
-what ranks say to each other is left out.
+Agents run on this machine and dial over loopback, in TLS as between hosts. Each node has one rank
+of a real group. All bytes of the study's sockets count, with handshakes and TLS. Traffic between
+ranks is left out.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Counted:
 
 
 class CountedStream(stream.Stream):
-    """Counts what it carries."""
+    """A stream that counts its bytes."""
 
     def __init__(self, connected: Any, tls: Any = None) -> None:
         super().__init__(Counted(connected), tls)  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ class CountedStream(stream.Stream):
 
 
 class Agents(Launcher):
-    """A launcher of so many agents on this machine."""
+    """A launcher of agents on this machine."""
 
     def __init__(self, nodes: int) -> None:
         super().__init__(nodes, interface=None)

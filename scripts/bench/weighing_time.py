@@ -1,9 +1,9 @@
-"""How long weighing takes: 20 candidates of llama-3-8b on eight cards, by the command line.
+"""The time of weighing 20 candidates of llama-3-8b on eight cards, by the command line.
 
     .venv-cuda/bin/python scripts/bench/weighing_time.py results/public/weighing_time.json
 
-Needs torch's CUDA build, and no GPU. The time of the processor is told beside the wall's: on a
-busy machine the wall's says little. `published/weighed.py` prints it into results/weighed.md.
+Needs torch's CUDA build, and no GPU. It measures processor time beside wall time, which says
+little on a busy machine. `published/weighed.py` prints it into results/weighed.md.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What each ZeRO stage and offload holds on every rank, beside what the ZeRO paper says it does.
+"""Memory of each ZeRO stage and offload on every rank, beside the ZeRO paper's formulas.
 
     .venv/bin/python scripts/bench/zero.py [--ranks 1,2,4] [--stages 0,1,2,3]
 
-Real ranks train a small model on the CPU, in fp32 with AdamW and a batch of next to nothing, so
-that nearly all they hold is state. On the CPU host and device are one memory: what offload moves
-is in both columns. Where measurement and theory differ by more than 10 %, the causes are named
-with the bytes each accounts for and what is then left. Sizes are in MB of 10^6 bytes. The exit
-code is 0 whatever comes out.
+Real ranks train a small model on the CPU, in fp32 with AdamW. The batch is tiny, so nearly all
+their memory is state. On the CPU host and device are one memory: offloaded state is in both
+columns. If measurement and theory differ by more than 10 %, the causes are named. Each one has its
+bytes, and the remaining difference is shown. Sizes are in MB of 10^6 bytes. The exit code is
+always 0.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SMALL_WIDTH = 64
 CASES = ((0, "none"), (1, "none"), (1, "optimizer"), (2, "none"), (2, "optimizer"),
          (3, "none"), (3, "optimizer"), (3, "all"))  # fmt: skip
 EXPLAINED_ABOVE = 0.10
-# Memory is in its steady state after the first step; how long a step takes does not matter.
+# Memory is steady after the first step; the time of a step does not matter.
 RULE = Rule(
     warmup_steps=3, warmup_tolerance=1e9, warmup_limit_s=0.0,
     timed_steps=2, half_width=1e9, timed_limit_s=0.0,
@@ -91,17 +91,17 @@ class Cause:
 
 @dataclass(frozen=True)
 class Control:
-    """A rank of a world size without a model to speak of."""
+    """A rank of a world size with a tiny model."""
 
     base_bytes: int
-    """What a rank holds before it builds anything."""
+    """Memory of a rank before it builds anything."""
     library_bytes: dict[str, float]
-    """By engine: what it holds between steps besides state."""
+    """By engine: memory between steps beside state."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of the table. Bytes are those of the rank that holds most."""
+    """One line of the table. Bytes are those of the fullest rank."""
 
     ranks: int
     candidate: Candidate
@@ -117,7 +117,7 @@ class Row:
 
     @property
     def left(self) -> float:
-        """The deviation once the causes are counted, as a share of the same theory."""
+        """The remaining deviation after the causes, as a share of the same theory."""
         named = sum(cause.held_bytes for cause in self.causes)
         return (self.static_bytes - named) / self.theory_bytes - 1
 
@@ -167,7 +167,7 @@ def measured(
 
 
 def without_arenas(runner: Pool, work: Workload, found: Row) -> Row:
-    """`found` with what malloc's arenas of threads hold of it, measured by a run without them."""
+    """`found` with the memory of malloc's arenas of threads, measured by a run without them."""
     with mock.patch.dict(os.environ, MALLOC_ARENA_MAX="1"):
         seen = probe(runner, work, found.candidate)
     return replace(
@@ -178,8 +178,8 @@ def without_arenas(runner: Pool, work: Workload, found: Row) -> Row:
 def controlled(device: Device, ranks: int) -> Control:
     """The control at `ranks` ranks.
 
-    The wire does not carry what a rank holds before it builds. It is the small model's peak less
-    what it holds between steps, since that model's steps take no memory worth counting.
+    No message has the memory of a rank before it builds. It is the small model's peak minus its
+    memory between steps, since that model's steps take hardly any memory.
     """
     work = workload(SMALL_WIDTH, ranks)
     library_bytes: dict[str, float] = {}
@@ -230,9 +230,9 @@ def gradients_kept(work: Workload, candidate: Candidate) -> float:
     """Share of the model's fp32 gradients that a rank still holds between steps.
 
     DDP's reducer keeps its buckets, in which the gradients live; without it `.grad` is dropped.
-    DeepSpeed drops them in stages 1 and 2, but keeps the partition that an offloaded optimizer
-    reads (`initialize_optimizer_states` in stage_1_and_2.py), and keeps a partition in stage 3
-    (`grad_partitions_flat_buffer` in stage3.py).
+    DeepSpeed drops them in stages 1 and 2. There it keeps the partition that an offloaded
+    optimizer reads (`initialize_optimizer_states` in stage_1_and_2.py). In stage 3 it keeps a
+    partition (`grad_partitions_flat_buffer` in stage3.py).
     """
     if candidate.zero_stage == 0:
         return 1.0 if work.world_size > 1 else 0.0
@@ -256,7 +256,7 @@ def buffers(work: Workload, candidate: Candidate) -> Iterator[Cause]:
 
 
 def header(device: Device, depth: int, width: int) -> str:
-    """What was measured, where, and with which versions."""
+    """The setting: model, device and versions."""
     parameters = workload(width, 1).shape(depth).parameters
     info = device.infos[0]
     return (

@@ -37,8 +37,8 @@ def schedule(bench: ModuleType, micro_batch: int, grad_accum: int = 1, **others:
 
 @pytest.fixture
 def compared(bench: ModuleType) -> Any:
-    """Three micro-batches of which the second is the best under the ceiling, a fourth that does
-    not fit, and two that only one tool could find."""
+    """Three micro-batches, the second of which is the best under the ceiling. A fourth does not
+    fit, and only one tool could find two others."""
     measured = {
         schedule(bench, 1): bench.Measured([80e9, 90e9, 85e9], 400 * MIB),
         schedule(bench, 2): bench.Measured([90e9, 100e9, 110e9], 800 * MIB),

@@ -548,8 +548,8 @@ def test_what_finals_do_not_need_is_left_to_a_search_that_found_nothing(run: Run
 
 
 def test_what_finals_that_failed_do_not_need_is_left_to_the_search(run: Runs) -> None:
-    """The first of ten builds fits until its final, and then the eighth does, in the time that
-    finals of others would be kept."""
+    """The first of ten builds fits until its final. Then the eighth fits, in time that would have
+    been kept for finals."""
     now = VirtualTime()
     tried: list[Candidate] = []
 

@@ -96,9 +96,9 @@ def train(
 ) -> Trained:
     """Train the same tokens from the same weights, whatever the engine.
 
-    A `workload` is of any model; its weights are the same where they are to be `copy`d. `axes` are
-    further ones of the candidate. Ranks are forked from a server that is `kept` for the next job,
-    or from one that has this test's environment.
+    A `workload` may be of any model; `copy` gives it the same weights. `axes` are further axes of
+    the candidate. A server forks the ranks. It is `kept` for the next job, or has this test's
+    environment.
     """
     folder.mkdir(parents=True)
     candidate = Candidate(

@@ -1,7 +1,7 @@
 """A training script as a user would write it, started by an export's launch.sh.
 
-`launched.py HOW FOLDER`: trains a tiny Llama for 3 optimizer steps as HOW is done, with what lies
-in FOLDER, and writes what it saw from inside to FOLDER/seen-HOW.json.
+`launched.py HOW FOLDER`: trains a tiny Llama for 3 optimizer steps in the way HOW, with the files
+in FOLDER. It writes its observations from inside to FOLDER/seen-HOW.json.
 """
 
 from __future__ import annotations

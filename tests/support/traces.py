@@ -14,8 +14,8 @@ def weight(model: ModelSpec) -> int:
 
 
 def made_up(asked: Describe, *, update: int = 0, hinge: int = 0) -> Trace:
-    """What a model holds, and at its peak on top of it 7 bytes a token and layer, 2 where it is
-    checkpointed; at least `hinge` a layer. An update takes `update` a layer."""
+    """A trace of made-up models. On top of their weights, the peak has 7 bytes a token and layer,
+    2 if checkpointed; at least `hinge` a layer. An update takes `update` a layer."""
 
     def peak(model: ModelSpec, seq_len: int, size: int) -> int:
         every = checkpointed_every(model.checkpointing)

@@ -1,7 +1,7 @@
 """Checks training configurations before an expensive launch, alone or against a result.
 
-Each tool's files have one row of `READERS`, which turns them into a `Reading`; the rules work on
-readings alone.
+Each tool's files have one row of `READERS`, which turns them into a `Reading`. Rules only see
+readings.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from autotune.advise.check.rules import agree, alone
 from autotune.errors import UsageError
 
 MOST_BYTES = 2**20
-"""No configuration of any tool is larger."""
+"""Larger files are no configurations."""
 _MOST_BESIDE = 100
-"""Files of a folder that are read to find one that names another."""
+"""The most files of a folder to read in search of one that names another."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def read(path: Path) -> Reading:
     """The configuration in `path`, with those in the files that it names.
 
     Raises:
-        UsageError: one cannot be read, or is of no known tool.
+        UsageError: a file cannot be read, or is of no known tool.
     """
     reading = _followed(_read(path), path.parent)
     if reading.autos and not reading.fills_auto:
@@ -127,7 +127,7 @@ def _read(path: Path) -> Reading:
 
 
 def _followed(reading: Reading, folder: Path) -> Reading:
-    """Adds the files that it names. They lie in the working directory or in its own `folder`."""
+    """Adds the files that it names, from the working directory or from its own `folder`."""
     inner, found = list(reading.inner), list(reading.findings)
     for key, name in reading.files.items():
         place = next((each for each in (Path(name), folder / name) if each.is_file()), None)
@@ -140,7 +140,7 @@ def _followed(reading: Reading, folder: Path) -> Reading:
 
 
 def of_command(world_size: int | None) -> list[Reading]:
-    """The settings on the command line. They come before those of files."""
+    """The settings on the command line, which replace those of files."""
     if world_size is None:
         return []
     keys = {"world_size": "--world-size"}
@@ -148,16 +148,16 @@ def of_command(world_size: int | None) -> list[Reading]:
 
 
 def findings(readings: Sequence[Reading]) -> list[Finding]:
-    """All findings in `readings`, which one launch uses together."""
+    """All findings in `readings`, which belong to one launch."""
     every = with_inner(readings)
     found = [finding for reading in every for finding in alone(reading, every)]
     return [*found, *agree(every)]
 
 
 def with_inner(readings: Sequence[Reading]) -> list[Reading]:
-    """These, and the configurations of other tools inside them."""
+    """`readings`, and the configurations of other tools inside them."""
     every: list[Reading] = []
     for each in (one for reading in readings for one in (reading, *reading.inner)):
-        if each not in every:  # named by one file, and given as well
+        if each not in every:  # given, and also named by another file
             every.append(each)
     return every

@@ -1,4 +1,4 @@
-"""A configuration beside a result: each difference, with what is known of its consequence."""
+"""A configuration beside a result: each difference, with its known consequence."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _FACTS = (
     "dtype", "checkpointing", "compile", "loss",
 )  # fmt: skip
 _NEVER = tuple(name for name in OTHER_AXES if name not in (*_FACTS, *SCRIPT_AXES))
-"""Facts that files of these tools do not state, or not in comparable words."""
+"""Facts that files of these tools lack, or have in other words."""
 
 
 def not_compared(readings: Sequence[Reading], best: Best) -> list[str]:
-    """The facts that none of `readings` states, with their values in the result."""
+    """Facts that none of `readings` has, with their values in the result."""
     known = best.known
     missing = [
         name for name in _FACTS
@@ -41,7 +41,7 @@ def not_compared(readings: Sequence[Reading], best: Best) -> list[str]:
 def against(
     readings: Sequence[Reading], best: Best, trials: pd.DataFrame | None
 ) -> Iterator[Finding]:
-    """Where `readings` are not `best`; `trials` are its study's, if they are there."""
+    """Differences of `readings` and `best`; `trials` are its study's, if known."""
     seen: set[str] = set()
     for name in (*_FACTS, "adapters"):
         if best.known is not None and name not in best.known:
@@ -63,7 +63,7 @@ def _wanted(name: str, best: Best) -> object:
 
 
 def read_trials(path: Path) -> pd.DataFrame | None:
-    """Of the study that the best.json in `path` is of; None where they are not there.
+    """Trials of the study of the best.json in `path`; None if there are none.
 
     Raises:
         UsageError: they cannot be read.
@@ -78,11 +78,11 @@ def read_trials(path: Path) -> pd.DataFrame | None:
 
 
 def _consequence(name: str, value: object, best: Best, trials: pd.DataFrame | None) -> str:
-    """What the study measured of the winner with that one difference."""
+    """The study's measurement of the winner with that one difference."""
     if name in ("grad_accum", "world_size"):
-        return "; the batch of an optimizer step is another, and with it what is learned"
+        return "; the batch of an optimizer step differs, and so does the training"
     if name not in AXES:
-        return "; speed and memory are others, and nobody measured them"
+        return "; speed and memory differ, and were not measured"
     if trials is None:
         return ""
     asked = best.config.candidate

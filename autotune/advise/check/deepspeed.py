@@ -42,11 +42,11 @@ _OLD = {
     "stage3_gather_fp16_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save",
 }
 _TELLING = ("stage", "type", "enabled", "device")
-"""Names by which a section is shown."""
+"""Names that identify a section."""
 _DEEPEST = 8
-"""YAML can hold itself; DeepSpeed's config is three deep."""
+"""The most levels to read: YAML may contain itself. DeepSpeed's config has three."""
 _LARGE = 5e8
-"""Elements of a bucket by default: 1 GB in two bytes each, of which there are several."""
+"""Elements of a default bucket: 1 GB with two bytes each, and there are several."""
 
 
 def is_one(body: dict[str, Any]) -> bool:
@@ -62,13 +62,13 @@ def is_one(body: dict[str, Any]) -> bool:
 
 
 def _may_be_meant(name: Any) -> bool:
-    """Whether DeepSpeed knows, or knew, `name` or one that is spelled almost so."""
+    """Whether DeepSpeed knows, or knew, `name` or a similar one."""
     known = (*NAMES[()], *REMOVED[()])
     return name in known or bool(get_close_matches(str(name), known, 1, ALIKE_OF_ALL))
 
 
 def _is_section(body: dict[str, Any], name: str) -> bool:
-    """Whether `name` holds what DeepSpeed reads there."""
+    """Whether `name` has the section that DeepSpeed reads there."""
     return not NAMES.get((name,), frozenset()).isdisjoint(section(body, name))
 
 
@@ -109,12 +109,12 @@ def _dtype(body: dict[str, Any]) -> str | None:
     cast = section(body, "torch_autocast")
     if is_on(cast.get("enabled")):
         return {"torch.bfloat16": "bf16", "torch.float16": "fp16"}.get(str(cast.get("dtype")))
-    # A tool around DeepSpeed may fill a section in that is not there.
+    # A tool around DeepSpeed may fill in a missing section.
     return "fp32" if "bf16" in body or "fp16" in body else None
 
 
 def _dtype_key(body: dict[str, Any]) -> str:
-    """The key that says `_dtype`."""
+    """The key of `_dtype`."""
     for name in ("bf16", "fp16", "torch_autocast"):
         if is_on(section(body, name).get("enabled")):
             return f"{name}.dtype" if name == "torch_autocast" else f"{name}.enabled"
@@ -164,7 +164,7 @@ def _findings(
     if is_on(body.get("wall_clock_breakdown")):
         yield Finding(
             "warning", at("wall_clock_breakdown"),
-            "waits for the device several times a step; set it to false where nobody reads it",
+            "waits for the device several times a step; set it to false if nobody reads it",
         )  # fmt: skip
     if isinstance(stage, int) and stage >= 1:
         for key in ("reduce_bucket_size", "allgather_bucket_size"):
@@ -186,7 +186,7 @@ def _findings(
 def _refused(
     name: str, body: dict[str, Any], zero: dict[str, Any], stage: Any
 ) -> Iterator[Finding]:
-    """What ends deepspeed.initialize."""
+    """Findings that end deepspeed.initialize."""
     for path, gone in REMOVED.items():
         for key, new in gone.items():
             if key in (zero if path else body):

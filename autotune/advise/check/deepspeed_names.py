@@ -1,6 +1,6 @@
 """The names that DeepSpeed 0.19.8 reads, by section.
 
-Of its pydantic classes they are fields and aliases; the others are from runtime/config.py and the
+They are fields and aliases of its pydantic classes, and names in runtime/config.py and in the
 constants.py of each section.
 """
 
@@ -111,4 +111,4 @@ REMOVED = {
         "zeropp_loco_param": "",
     },
 }
-"""What DeepSpeed 0.19.8 refuses since it was removed, and what to write instead, by section."""
+"""Removed names that DeepSpeed 0.19.8 refuses, and their replacements, by section."""

@@ -9,34 +9,34 @@ from typing import Any, Literal
 
 AUTO = "auto"
 _ALIKE = 0.9
-"""Of a misspelled name and the right one, as difflib has it. No two names that transformers or
-accelerate know are as alike as one of them and one that is read here."""
+"""The least similarity, by difflib, of a misspelled name and the right one. The names of
+transformers and accelerate are less similar to those that are read here."""
 ALIKE_OF_ALL = 0.8
-"""The same where all names are known: none of them is taken for another."""
+"""The same if all names of the tool are known."""
 
 STAGES = (0, 1, 2, 3)
 MOVED = ("cpu", "nvme")
 """Devices to which ZeRO offloads."""
 DEVICES = ("none", *MOVED)
 LEAST_STAGE = {"optimizer": 1, "param": 3}
-"""Of ZeRO, that offloads each."""
+"""The least ZeRO stage that offloads each."""
 _COUNTS = ("micro_batch", "grad_accum", "global_batch")
 _SIZES = ("world_size", "nodes", "seq_len", "zero_stage")
 
 Names = Mapping[tuple[str, ...], frozenset[str]]
-"""What is known in each section, by its path; () is the file itself."""
+"""Known names by the path of their section; () is the file itself."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something about a configuration."""
+    """A remark on a configuration."""
 
     level: Literal["error", "warning"]
     """Errors end a launch or change what is trained; warnings cost time or memory."""
     where: str
     """File and key."""
     what: str
-    """The problem, and what to do about it."""
+    """The problem and its remedy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Reading:
     """The settings of one file; None if it lacks a setting, "auto" if another tool fills it in."""
 
     name: str
-    """Of the file."""
+    """Name of the file."""
     tool: str
     micro_batch: int | str | None = None
     grad_accum: int | str | None = None
@@ -60,9 +60,9 @@ class Reading:
     compile: str | None = None
     loss: str | None = None
     adapters: str | None = None
-    """"none" where the whole model is trained, else such as "r=16"."""
+    """"none" for a whole model, else e.g. "r=16"."""
     inner: tuple[Reading, ...] = ()
-    """Configurations that it holds of other tools."""
+    """Configurations of other tools inside it."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Files of other tools that it names: key to path."""
     fills_auto: bool = False
@@ -70,14 +70,14 @@ class Reading:
     autos: tuple[str, ...] = ()
     """Keys that hold "auto"."""
     findings: tuple[Finding, ...] = ()
-    """Of its reader: old names, settings that the tool refuses, costs without a use."""
+    """Its reader's findings: old names, settings that the tool refuses, useless costs."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """The tool's key of each field."""
 
     def called(self, name: str) -> str:
         """File and key of the field `name`."""
         if name == "offload" and self.offload in ("all", "param"):
-            name = "offload_param"  # which is what differs, then
+            name = "offload_param"  # then this key differs
         return f"{self.name}: {self.keys.get(name, name)}"
 
 
@@ -98,7 +98,7 @@ def with_misspelled(
 
 
 def _read_of(reading: Reading) -> Names:
-    """The names that are read here, by their section."""
+    """The names of the `reading`'s keys, by section."""
     known: dict[tuple[str, ...], frozenset[str]] = {(): frozenset()}
     for path in reading.keys.values():
         *above, name = path.split(".")
@@ -110,7 +110,7 @@ def _read_of(reading: Reading) -> Names:
 def _misspelled(
     section: Mapping[str, Any], at: tuple[str, ...], known: Names, alike: float
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Paths, and the names that are meant."""
+    """Paths of misspelled names, and the right names."""
     for name, value in section.items():
         path = (*at, str(name))
         near = get_close_matches(path[-1], known[at] - section.keys(), 1, alike)
@@ -121,13 +121,13 @@ def _misspelled(
 
 
 def section(body: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The section `name` of `body`; empty where there is none."""
+    """The section `name` of `body`; empty if there is none."""
     part = body.get(name)
     return part if isinstance(part, dict) else {}
 
 
 def facts(keys: Mapping[str, str], body: dict[str, Any], **defaults: int) -> dict[str, Any]:
-    """Fields of a `Reading` that `body` has under these `keys`, or else the tool's `defaults`."""
+    """Fields of a `Reading` under these `keys` of `body`, else the tool's `defaults`."""
     found: dict[str, Any] = {}
     for name in keys.keys() & {*_COUNTS, *_SIZES}:
         *above, key = keys[name].split(".")
@@ -139,7 +139,7 @@ def facts(keys: Mapping[str, str], body: dict[str, Any], **defaults: int) -> dic
 
 
 def number(value: Any) -> int | str | None:
-    """A count, or "auto"; None for what is neither."""
+    """A count, or "auto"; None for other values."""
     if value == AUTO:
         return AUTO
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
@@ -148,7 +148,8 @@ def number(value: Any) -> int | str | None:
 def refused_counts(
     name: str, body: Mapping[str, Any], least: Mapping[str, int], at: str = ""
 ) -> Iterator[Finding]:
-    """Values in `body` that are no whole number, or below the `least` of their key."""
+    """Findings about values in `body` that are no whole number, or below the `least` of their
+    key."""
     for key, smallest in least.items():
         value = body.get(key)
         if value is None or value == AUTO or (type(value) is int and value >= smallest):
@@ -160,7 +161,7 @@ def refused_counts(
 
 
 def refused_choice(where: str, value: Any, choices: Sequence[Any]) -> Iterator[Finding]:
-    """Whether DeepSpeed refuses `value`, which is none of its `choices`."""
+    """A finding if DeepSpeed refuses `value`, since it is none of its `choices`."""
     shown = [str(each) for each in choices]
     if value not in (AUTO, *choices, *shown):
         yield Finding(
@@ -169,7 +170,7 @@ def refused_choice(where: str, value: Any, choices: Sequence[Any]) -> Iterator[F
 
 
 def refused_offload(where: str, what: str, device: Any, stage: Any) -> Iterator[Finding]:
-    """Whether ZeRO's `stage` cannot move `what` to a `device`."""
+    """A finding if ZeRO's `stage` cannot move `what` to a `device`."""
     least = LEAST_STAGE[what]
     if device in MOVED and isinstance(stage, int) and stage < least:
         yield Finding(
@@ -179,17 +180,18 @@ def refused_offload(where: str, what: str, device: Any, stage: Any) -> Iterator[
 
 
 def named(**files: Any) -> dict[str, str]:
-    """Of `files`, those that are paths."""
+    """Those of `files` that are paths."""
     return {key: value for key, value in files.items() if isinstance(value, str) and value}
 
 
 def offload_of(*, optimizer: bool, param: bool) -> str:
-    """Both are "all"; parameters alone, which no study measures, "param"."""
+    """The value of --offload for both: "all". Parameters alone are "param", which no study
+    measures."""
     if param:
         return "all" if optimizer else "param"
     return "optimizer" if optimizer else "none"
 
 
 def is_on(value: Any) -> bool:
-    """Whether a switch is on, as YAML and JSON of these tools write it."""
+    """Whether a switch is on, in YAML and JSON of these tools."""
     return value is True or (isinstance(value, str) and value.lower() in ("true", "yes", "on"))

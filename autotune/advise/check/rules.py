@@ -1,4 +1,4 @@
-"""What holds for every configuration, whichever tool it is of."""
+"""Rules for configurations of every tool."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SHARED = ("micro_batch", "grad_accum", "world_size", "seq_len", "zero_stage", "
 
 
 def alone(reading: Reading, beside: Sequence[Reading]) -> Iterator[Finding]:
-    """Of one file, used together with those `beside` it."""
+    """Findings about one file, used together with those `beside` it."""
     yield from reading.findings
     yield from _autos(reading, beside)
     ranks = next((each.world_size for each in beside if each.world_size), None)
@@ -19,7 +19,7 @@ def alone(reading: Reading, beside: Sequence[Reading]) -> Iterator[Finding]:
 
 
 def agree(readings: Sequence[Reading]) -> Iterator[Finding]:
-    """Where two files say different things of one fact."""
+    """Findings about facts on which two files differ."""
     for name in _SHARED:
         said = [(each, getattr(each, name)) for each in readings]
         said = [(each, value) for each, value in said if value not in (None, AUTO)]

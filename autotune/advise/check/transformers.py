@@ -1,4 +1,4 @@
-"""TrainingArguments of transformers, and what is built on them: LLaMA-Factory, Axolotl, TRL.
+"""TrainingArguments of transformers, and of tools on top: LLaMA-Factory, Axolotl, TRL.
 
 Names: transformers 5.23 and 4.57 training_args.py, LLaMA-Factory 0.9.5, Axolotl 0.19, TRL 1.x.
 """
@@ -42,7 +42,7 @@ _FACTORY = {
     "seq_len": "cutoff_len", "adapters": "finetuning_type", "loss": "enable_liger_kernel",
 }  # fmt: skip
 _OF_TRL = ("loss_type", "max_length", "model_init_kwargs", "packing", "dataset_text_field")
-"""Of TRL, whose loss is whole or chunked by its version."""
+"""Keys of TRL. Its version decides whether its loss is whole or chunked."""
 _OLD = {
     "per_gpu_train_batch_size": "per_device_train_batch_size",
     "evaluation_strategy": "eval_strategy",
@@ -58,7 +58,7 @@ _LOADING = (
 )  # fmt: skip
 _COMPILE = {True: "on", False: "off", None: None}
 _QUIET = ("gradient_checkpointing", "gradient_checkpointing_kwargs")
-"""Old in one tool only: Axolotl, LLaMA-Factory and TRL go on with them."""
+"""Old names in one tool only: Axolotl, LLaMA-Factory and TRL still take them."""
 
 
 def is_one(body: dict[str, Any]) -> bool:
@@ -135,7 +135,7 @@ def _adapters_of_factory(body: dict[str, Any]) -> str | None:
 
 
 def _kind(body: dict[str, Any]) -> str:
-    """Of checkpointing that is on."""
+    """The kind of checkpointing that is on."""
     kept = section(body, "activation_checkpointing_kwargs")
     if is_on(kept.get("offload")):
         return "host"
@@ -144,7 +144,7 @@ def _kind(body: dict[str, Any]) -> str:
 
 
 def _loss(body: dict[str, Any], *, of_factory: bool) -> str | None:
-    """Liger's kernels chunk it where nothing else is said."""
+    """The loss. Liger's kernels chunk it by default."""
     if of_factory:
         return "chunked" if is_on(body.get("enable_liger_kernel")) else "whole"
     if any(name in body for name in _OF_TRL):
@@ -171,18 +171,18 @@ def _dtype(body: dict[str, Any]) -> str | None:
         return "bf16"
     if is_on(body.get("fp16")):
         return "fp16"
-    # Beside DeepSpeed, its own config says it.
+    # With DeepSpeed, its own config has the dtype.
     return None if body.get("deepspeed") else "fp32"
 
 
 def _dtype_key(body: dict[str, Any]) -> str:
-    """The key that says `_dtype`."""
+    """The key of `_dtype`."""
     return next((key for key in ("bf16", "pure_bf16", "fp16") if is_on(body.get(key))), "bf16")
 
 
 def _loading(name: str, body: dict[str, Any], workers: int | None) -> Iterator[Finding]:
-    """Of the data loader, which has so many `workers` where the file does not say it. Sources:
-    transformers training_args.py, `__post_init__`; torch/utils/data/dataloader.py."""
+    """Findings about the data loader; `workers` is the default. Sources: transformers
+    training_args.py, `__post_init__`; torch/utils/data/dataloader.py."""
     for names in (_LOADING, tuple(each.removeprefix("dataloader_") for each in _LOADING)):
         of_workers, of_prefetch, of_pinned, of_persistent = names
         yield from refused_counts(name, body, {of_workers: 0})
@@ -227,13 +227,13 @@ def _findings(name: str, body: dict[str, Any], old: Any) -> Iterator[Finding]:
     if is_on(body.get("auto_find_batch_size")):
         yield Finding(
             "warning", f"{name}: auto_find_batch_size",
-            "the batch may become smaller without a word, and another one on each rank",
+            "may silently make the batch smaller, and different on each rank",
         )  # fmt: skip
     kwargs = body.get("gradient_checkpointing_kwargs", body.get("activation_checkpointing_kwargs"))
     on = _switch(body, "activation_checkpointing", "gradient_checkpointing")
     if on and isinstance(kwargs, dict) and is_on(kwargs.get("use_reentrant")):
         yield Finding(
             "warning", f"{name}: use_reentrant",
-            "reentrant checkpointing fails with what does not need gradients, and in DDP with"
+            "reentrant checkpointing fails with inputs that need no gradients, and in DDP with"
             " parameters that are used twice; set it to false",
         )  # fmt: skip

@@ -1,10 +1,13 @@
-"""What a log says went wrong, why, and what to do; or what a machine looks like without one.
+"""Finds the error in a log, its cause and remedies; or looks at a machine without a log.
 
-`reading` finds lines, `events` what they say: of memory by the grammar of `memory`, of other
-errors by the table `wordings`; `talk` tells both from advice. `context` has what stands around
-them (`flags` set, `listing` of a machine), `causes` why, `advice` what to do in a `case`,
-`show` tells it. `machine` needs no log; `loads` says for it and for listings who is the
-bottleneck.
+The modules, in the order of their work:
+
+- `reading` finds lines.
+- `events` makes errors of them: out of memory by the grammar of `memory`, others by the table
+  `wordings`. `talk` tells errors from advice.
+- `context` reads the rest: settings (`flags`) and listings of a machine (`listing`).
+- `causes` explains an event. `advice` has remedies for a `case`. `show` prints the report.
+- `machine` needs no log. `loads` finds the bottleneck in it or in a listing.
 """
 
 from __future__ import annotations
@@ -31,53 +34,53 @@ from autotune.errors import UsageError
 from autotune.result.folder.folder import Folder
 
 _WHOLE = 2**18
-"""So much of a log's beginning is read for its context; of the rest, a little of each block."""
+"""Bytes of a log's beginning that are read for its context; of the rest, a part of each block."""
 _SAMPLE = 2**11
 _MOST_EVENTS = 500
-"""Of one wording in one log. More of them say nothing new."""
+"""The most events of one wording in one log. More say nothing new."""
 _CHANGING = re.compile(rb"\b(?!(?:0|2|4|7|9|12|15|28|122|137|1455)\b)\d+(?:\.\d+)?")
-"""Numbers that tell nothing of what a line is; exit codes, signals and 0 do."""
+"""Numbers that change from line to line, unlike exit codes, signals and 0."""
 _MOST_SHAPES = 10_000
 _LOGS = ("*.log", "*/*.log", "*.out", "*.err", "*.txt")
 LISTING = Wording(
     name="listing", kind=Kind.LISTING, says=(),
     source="nvidia-smi, rocm-smi, gpustat, nvitop, nvtop, htop, top, free, df",
 )  # fmt: skip
-"""No wording of an error: what is said where only a listing was found."""
+"""The wording of a log with only a listing, without an error."""
 _CUT = ("Traceback (most recent call last)", "Exception during training:", '  File "')
-"""What a traceback without its end ends with."""
+"""The last lines of a traceback that is cut off."""
 _QUIET = (Kind.OTHER, Kind.ENDED, Kind.SCHEDULED, Kind.WARNING)
-"""What explains nothing where there is something else."""
+"""Kinds that explain nothing beside others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """What logs say."""
+    """The result of reading logs."""
 
     logs: tuple[str, ...]
     bytes_read: int
     interrupted: bool
-    """Whether there is more, that was not read."""
+    """Whether a part was not read."""
     event: Event | None
-    """What came first and explains the rest."""
+    """The first event, which explains the rest."""
     causes: tuple[Cause, ...]
     advice: tuple[Advice, ...]
     command: str | None
-    """Of this program."""
+    """A command of this program."""
     again: Again | None
     later: tuple[Event, ...]
-    """Other things that were said: consequences, and what was survived."""
+    """Other events: consequences, and errors that the program survived."""
     context: Context
     cut: bool = False
     """Whether nothing was found, and a log ends within a traceback."""
 
 
 def diagnose(logs: Sequence[str]) -> Diagnosis:
-    """Reads `logs`, where "-" is the standard input, and a study's folder stands for its logs.
-    Ctrl-C ends that with what was found.
+    """Reads `logs`; "-" is the standard input, and a study's folder stands for its logs. Ctrl-C
+    ends the reading.
 
     Raises:
-        UsageError: one of them is missing, empty, a folder without logs, or no text.
+        UsageError: a log is missing, empty, a folder without logs, or no text.
     """
     found: list[Event] = []
     context, count, interrupted, cut = Context(), 0, False, False
@@ -119,7 +122,7 @@ def diagnose(logs: Sequence[str]) -> Diagnosis:
 
 
 class LogReader:
-    """Reads one log. What it has found is there whenever reading ends."""
+    """Reads one log. Its findings are valid whenever reading ends."""
 
     def __init__(self, name: str, context: Context) -> None:
         self.scanner = Scanner()
@@ -128,9 +131,9 @@ class LogReader:
         self._events: list[Event] = []
         self._counts: dict[str, int] = {}
         self.cut = False
-        """Whether its last lines are of a traceback."""
+        """Whether its last lines are part of a traceback."""
         self._nothing: set[bytes] = set()
-        """Lines that say nothing, or nothing more, without their changing numbers."""
+        """Lines, without their changing numbers, that say nothing new."""
 
     def read(self, stream: BinaryIO) -> None:
         sampled, line = 0, 1
@@ -154,7 +157,7 @@ class LogReader:
         return [replace(event, recovered=self._recovered(event)) for event in self._events]
 
     def _recovered(self, event: Event) -> bool:
-        """Whether training went on after `event`: as it says itself, or as later steps show."""
+        """Whether training went on after `event`: the message says so, or later steps show it."""
         last, step = self._context.last_step, event.step
         later = last is not None and step is not None and last - step
         if event.recovered:
@@ -168,7 +171,7 @@ class LogReader:
                 continue
             event = event_of(hit, self._name)
             if event is None:
-                # What is around a message may say that it is none.
+                # The lines around may show that it is no error.
                 if len(self._nothing) < _MOST_SHAPES and not ran_out(hit.line):
                     self._nothing.add(shape)
                 continue
@@ -180,7 +183,7 @@ class LogReader:
                 if event.kind is not Kind.OTHER:
                     self._nothing.add(shape)
                     continue
-                # Of these the last one counts.
+                # Only the last of these counts.
                 self._events.remove(next(e for e in self._events if e.wording.name == name))
             self._context.ranks.update(event.ranks)
             self._context.devices.update(event.devices)
@@ -191,7 +194,7 @@ class LogReader:
 
 
 def _listed(listing: Listing) -> tuple[Event, tuple[Cause, ...]]:
-    """What a listing shows, where nothing failed."""
+    """The event and causes of a listing, if nothing failed."""
     found = listing.bottleneck()
     event = Event(wording=LISTING, log=listing.log, line=listing.line, text=listing.text())
     return event, (Cause(found.name, found.sentence),) if found else ()
@@ -241,12 +244,12 @@ def _in_time(events: list[Event]) -> list[Event]:
 
 
 def _telling(event: Event) -> tuple[int, bool]:
-    """How much `event` says."""
+    """A key by which events with more details are larger."""
     return event.amounts.count, bool(event.trace) or event.step is not None
 
 
 def _first(events: list[Event]) -> tuple[Event | None, list[Event]]:
-    """What explains `events`, which are in the order of time, and the others; both merged."""
+    """The main one of `events`, which are in the order of time, and the others; both merged."""
     every, strong = events, [e for e in events if not e.weak]
     if any(e.kind not in (Kind.ENDED, Kind.WARNING) for e in strong):
         events = strong
@@ -257,7 +260,7 @@ def _first(events: list[Event]) -> tuple[Event | None, list[Event]]:
     ]  # fmt: skip
     first = fatal[0] if fatal else None
     if first is not None and first.kind is Kind.KILLED:
-        # Launchers kill, too: what was said before counts more, and so does who says why.
+        # Launchers kill, too: earlier errors, and those with a reason, count more.
         said = [e for e in events[: events.index(first)] if e.kind is Kind.OTHER]
         why = [e for e in fatal if e.kind is Kind.HOST]
         ended = [e for e in scheduled if events.index(e) < events.index(first)]
@@ -265,11 +268,11 @@ def _first(events: list[Event]) -> tuple[Event | None, list[Event]]:
     if first is not None and (
         first.kind in (Kind.DEVICE, Kind.LIBRARY) or first.wording.name == "host"
     ):
-        # A library that got no memory says less than an allocator does, and so does a class.
+        # An allocator says more than a library without memory, or a class.
         kind = Kind.HOST if first.kind is Kind.HOST else Kind.DEVICE
         sized = [e for e in fatal if e.kind is kind and e.amounts.asked is not None]
         first = first if first in sized else next(iter(sized), first)
-    if first is not None and first.kind is Kind.MEMORY:  # who says which memory says more
+    if first is not None and first.kind is Kind.MEMORY:  # one that names the memory says more
         known = [e for e in every if e.kind.ran_out and e.kind is not Kind.MEMORY]
         if any(e in fatal for e in known):
             first = next(e for e in known if e in fatal)
@@ -283,7 +286,7 @@ def _first(events: list[Event]) -> tuple[Event | None, list[Event]]:
             return None, []
         first = (loud or events)[-1]
     if first.kind.is_oom:
-        # Kernels, ray and torch say it twice; a post does before it shows the log.
+        # Kernels, ray and torch print it twice; a post quotes it before the log.
         alike = [
             e for e in events if e.wording is first.wording and e.recovered == first.recovered
         ]

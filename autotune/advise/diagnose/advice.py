@@ -1,4 +1,4 @@
-"""What to do about it: one row a measure, in the order of what it costs in training speed."""
+"""Remedies: one row each, in the order of their cost in training speed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from autotune.units import gib
 
 
 def advice(case: Case) -> list[Advice]:
-    """What helps in `case`, the cheapest first."""
+    """Remedies for `case`, the cheapest first."""
     rows = _ROWS[case.event.kind]
     if case.event.kind is Kind.LISTING:
         rows = _LISTED.get(case.causes[0].name, ()) if case.causes else ()
@@ -36,11 +36,11 @@ def advice(case: Case) -> list[Advice]:
 
 
 def command(case: Case) -> str | None:
-    """The command line that would measure which of them is best."""
+    """The command line that measures which remedy is best."""
     if case.event.kind not in (Kind.DEVICE, Kind.BATCH, Kind.HOST, Kind.KILLED):
         return None
     if case.event.kind in (Kind.HOST, Kind.KILLED) and not case.on("offload"):
-        return None  # what a search changes is on the device
+        return None  # a search only changes memory of the device
     if case.framework in (*SERVING, "jax", "tensorflow", "paddle"):
         return None
     if case.event.backend in _ELSEWHERE or case.event.wording.name in ("ascend", "metal"):
@@ -74,15 +74,15 @@ def command(case: Case) -> str | None:
 
 @dataclass(frozen=True)
 class Again:
-    """The user's own command line, launcher and all, with what of the advice goes into it."""
+    """The user's own command line, launcher included, with applicable remedies."""
 
     command: str
     numbers: tuple[int, ...]
-    """Of the advice in it, from 1."""
+    """Numbers of the remedies in it, from 1."""
 
 
 def again(case: Case, found: Sequence[Advice]) -> Again | None:
-    """What of `found` is a variable, or a flag that the command line in the log has."""
+    """The command line with those of `found` that are variables, or flags of it."""
     command, numbers = case.context.launch, []
     if command is None:
         return None
@@ -103,7 +103,7 @@ def again(case: Case, found: Sequence[Advice]) -> Again | None:
 
 
 def _phase_args(case: Case) -> str:
-    """What has a script do soon what it ran out of memory in, beside training."""
+    """--phase-args for the phase in which memory ran out, if it is not training."""
     if not case.has("evaluation", "saving"):
         return ""
     soon = "<flags with which it does so soon>"
@@ -113,8 +113,8 @@ def _phase_args(case: Case) -> str:
 
 
 def _script(case: Case) -> str | None:
-    """The user's own command line with places for what is searched. If it names no batch: None
-    where the model is known, else the line with a flag for the batch."""
+    """The user's own command line with placeholders for searched values. If it names no batch:
+    None for a known model, else the line with a flag for the batch."""
     command, batch = case.context.launch, case.context.batch_flag
     if command is not None and "{" not in command:
         names = {"micro": "{micro_batch}", "accum": "{grad_accum}", "length": "{seq_len}"}
@@ -133,7 +133,7 @@ def _script(case: Case) -> str | None:
 
 
 def _filled(case: Case, command: str, values: dict[str, str]) -> str:
-    """`command` with `values` in the place of what it says now."""
+    """`command` with its values replaced by `values`."""
     flags = {
         "micro": case.context.batch_flag,
         "accum": case.context.last("grad_accum", written=True),
@@ -151,9 +151,9 @@ def _filled(case: Case, command: str, values: dict[str, str]) -> str:
 _FRAME = re.compile(r"(?P<file>\S+\.py):(?P<line>\d+) in ")
 _LIBRARIES = re.compile(r"(?:site|dist)-packages/|/lib/python3|^(?:torch|transformers)/")
 _ELSEWHERE = ("MPS", "XPU", "NPU", "MUSA", "MLU")
-"""Backends that nothing can be measured on here."""
+"""Backends that autotune cannot measure."""
 _BEFORE_2_1 = re.compile(r"\(GPU \d+; [^)]*total capacity")
-"""How torch wrote it before it could join its pieces."""
+"""The message of torch before it had expandable segments."""
 
 
 def _stop_others(case: Case) -> Advice | None:
@@ -211,7 +211,7 @@ def _allocator(case: Case) -> Advice | None:
     variable, now = case.context.allocator
     variable = variable or usual
     if _BEFORE_2_1.search(event.text):
-        if "max_split_size_mb" not in event.text:  # older ones have no setting
+        if "max_split_size_mb" not in event.text:  # older versions have no setting
             if not case.has("fragmentation"):
                 return None
             return to(
@@ -232,7 +232,7 @@ def _allocator(case: Case) -> Advice | None:
 
 
 def _kept(options: str) -> list[str]:
-    """Of the allocator's options now, those that go together with segments that expand."""
+    """Present options of the allocator that are possible with expandable segments."""
     return [
         each for each in re.split(r",(?![^\[]*\])", options)
         if each and not each.startswith(("expandable_segments", "max_split_size_mb", "backend"))
@@ -246,7 +246,7 @@ def _limit(case: Case) -> Advice | None:
     if not case.has("a limit of the program"):
         return None
     return to("limit", "raise the limit", "torch.cuda.set_per_process_memory_fraction(1.0)",
-                  "what lies between the limit and the capacity", "nothing")  # fmt: skip
+                  "the memory between limit and capacity", "nothing")  # fmt: skip
 
 
 def _share(case: Case) -> Advice | None:
@@ -254,7 +254,7 @@ def _share(case: Case) -> Advice | None:
     if not case.has("a share that is not free") or not a.total or a.free is None:
         return None
     share = max(0.05, int(20 * a.free / a.total) / 20)
-    return to("smaller share", "ask for a share that is free, or end what holds the rest",
+    return to("smaller share", "ask for a free share, or end the processes that hold the rest",
               f"--gpu-memory-utilization {share:.2f}", "nothing: less is asked for",
               "a smaller cache")  # fmt: skip
 
@@ -271,7 +271,7 @@ def _loading(case: Case) -> Advice | None:
 
 
 def _apart(case: Case) -> Advice | None:
-    """What helps outside of training steps."""
+    """A remedy outside training steps."""
     if case.has("saving"):
         return _shards(case)
     if not case.has("evaluation"):
@@ -295,7 +295,7 @@ def _apart(case: Case) -> Advice | None:
 
 
 def _inline(case: Case) -> Advice | None:
-    """What helps if a line of the user's own evaluates, which a traceback does not show."""
+    """A remedy if the user's own code evaluates; a traceback may not show it."""
     own = [found for each in case.event.trace
            if (found := _FRAME.match(each)) and not _LIBRARIES.search(found["file"])]  # fmt: skip
     if not case.has("logits") or not case.training or (case.event.step or 0) < 2 or not own:
@@ -304,7 +304,7 @@ def _inline(case: Case) -> Advice | None:
     return to(
         "evaluate less at a time", f"if {line} is evaluation: lower its batch",
         "with torch.no_grad(): output = model(batch[:<half of now>])",
-        "half at half the batch (a rule of thumb); what follows is of training",
+        "half at half the batch (a rule of thumb); the rest is about training",
         "no training speed",
     )  # fmt: skip
 
@@ -362,7 +362,7 @@ def _micro_batch(case: Case) -> Advice | None:
 
 
 def _settings(case: Case, micro: str = "<half of now>", accum: str = "<twice now>") -> list[str]:
-    """Micro-batch and accumulation, by the names that the log has for them, or the framework."""
+    """Micro-batch and accumulation, by their names in the log, else in the framework."""
     usual = MICRO.get(case.framework, MICRO["torch"])
     written = [
         case.context.batch_flag,
@@ -379,8 +379,8 @@ def _settings(case: Case, micro: str = "<half of now>", accum: str = "<twice now
 
 
 def _is_asked(whole: FlagSetting | None) -> TypeGuard[FlagSetting]:
-    """Whether `whole`, a global batch, is what was asked for, as of Megatron, and not a sum that
-    a program printed."""
+    """Whether the global batch `whole` was requested, as in Megatron, and not just printed as a
+    sum."""
     return whole is not None and bool(re.match(r"-|.*(?:global|gbs)", whole.form))
 
 
@@ -421,7 +421,7 @@ def _stage(case: Case) -> Advice | None:
 
 
 def _state(case: Case, each: int, share: float = 1.0) -> str:
-    """What `each` byte of a parameter is of, and what a `share` of them comes to."""
+    """In words, what takes `each` bytes a parameter; in bytes, a `share` of that."""
     name = case.context.optimizer or "adam"
     parameters = case.context.parameters
     size = ""
@@ -462,7 +462,7 @@ def _length(case: Case) -> Advice | None:
         (written.form if written else of(LENGTH, case)).replace("{}", "{length}").format(
             length=length // 2 if length else "<half of now>"),
         "half of the activations at half the length (a rule of thumb)",
-        "no speed, but what is trained is another",
+        "no speed, but it changes the training",
     )  # fmt: skip
 
 
@@ -478,4 +478,4 @@ _LISTED: dict[str, tuple[Measure, ...]] = {
     **LISTED,
     "device memory": (_micro_batch, _checkpointing, _stage, _offload),
 }
-"""By the name of the bottleneck."""
+"""Remedies by the name of the bottleneck."""

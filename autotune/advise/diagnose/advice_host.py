@@ -1,4 +1,4 @@
-"""What to do where it is not a device's memory that ran out: rows of `advice`."""
+"""Remedies if other memory than a device's ran out: rows of `advice`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ON_WINDOWS = re.compile(r"\b[A-Z]:\\")
 
 
 def leak(case: Case) -> Advice | None:
-    """Of the device's memory, or the host's."""
+    """For a leak of device or host memory."""
     if not case.has("a leak"):
         return None
     return to(
@@ -93,7 +93,7 @@ def _workers(case: Case) -> Advice | None:
 
 def _host_request(case: Case) -> Advice | None:
     if "CONSTRAINT_NONE" in case.event.text or _ON_WINDOWS.search(case.event.text):
-        return None  # the whole machine's: no limit can be raised
+        return None  # the whole machine's memory: no limit can be raised
     if case.event.wording.name == "ray":
         return to("fewer at once", "have fewer tasks and actors on a node at once",
                   "@ray.remote(num_cpus=2, memory=8 * 2**30)", "what the others hold",
@@ -105,7 +105,7 @@ def _host_request(case: Case) -> Advice | None:
         else "sbatch --mem, docker run --memory, or Kubernetes resources.limits.memory"
     )
     return to("more host memory", "ask for more host memory, where a limit ended it",
-                  setting, "what the machine has above the limit", "nothing")  # fmt: skip
+                  setting, "the machine's memory above the limit", "nothing")  # fmt: skip
 
 
 def _less_offload(case: Case) -> Advice | None:
@@ -163,4 +163,4 @@ LISTED: dict[str, tuple[Measure, ...]] = {
     "not memory": (_keep_up, _larger_batch),
     "room": (_larger_batch,),
 }
-"""By the bottleneck that a listing shows."""
+"""Remedies by the bottleneck in a listing."""

@@ -1,4 +1,4 @@
-"""The sizes that an error message says, in bytes."""
+"""The sizes in an error message, in bytes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from autotune.units import gib
 
 SIZE = r"\d[\d,]{0,30}+(?:\.\d{0,30}+)?\s*+(?:[Bb]ytes|[KMGTPkB]i?B?)\b"
-"""Bounded, like all that a searched pattern may begin with: a run of digits takes linear time."""
+"""Bounded, like the beginning of all searched patterns, so a run of digits takes linear time."""
 _OWN_SHARE = 0.9
-"""Of what is in use, that one process holds which is the only one that a message names: itself."""
+"""If the only named process holds this share of the used memory, it is the failed one."""
 OTHERS_SHARE = 0.03
-"""Of a device may be held besides this process before it counts: the driver, and rounding."""
+"""Others count if they hold more than this share of a device: the rest is driver and rounding."""
 
 _UNITS = {"b": 1, "bytes": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 MOST_BYTES = 2**50
-"""Some drivers make torch say 17179869184 GiB: a small negative number, read as a large one."""
+"""With some drivers torch prints 17179869184 GiB: a negative number, read as unsigned."""
 _PATTERNS = {
     "asked": (r"alloc\w* [^()]{0,40}?\((\d{1,18}+ ?(?:bytes|B))\)",
               rf"memory \(({SIZE})\) could not",
@@ -48,7 +48,7 @@ _PAIRS = (
     ("asked", "total", "", re.compile(rf"(?:Used|was running was) ({SIZE}) (?:of|/) ({SIZE})")),
     ("free", "total", "GiB", re.compile(r"\(([\d.]{1,9})/([\d.]{1,9}) GiB\) on startup")),
 )
-"""Two sizes of one unit, which slurm, XLA, ray and vLLM say together."""
+"""Pairs of sizes in one unit, from slurm, XLA, ray and vLLM."""
 _COMPILED = {name: [re.compile(each) for each in rows] for name, rows in _PATTERNS.items()}
 _PROCESS = re.compile(rf"Process (\d+) has ({SIZE}) memory in use")
 _DEVICE = re.compile(
@@ -60,7 +60,7 @@ _DEVICE = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Amounts:
-    """What one message says of memory; None for what it does not say."""
+    """The sizes in one message; None for missing ones."""
 
     asked: int | None = None
     total: int | None = None
@@ -72,35 +72,35 @@ class Amounts:
     process: int | None = None
     """Held by the process that failed, the driver's context included."""
     others: tuple[tuple[int, int], ...] = ()
-    """Process and bytes, of every other one that the message names."""
+    """Process and bytes, for every other process in the message."""
     allowed: int | None = None
     """A limit set in the program, below the capacity."""
     device: int | None = None
     is_limit: bool = False
-    """Whether the total is no device's size, but a limit on main memory, as with MPS."""
+    """Whether the total is a limit on main memory, as with MPS, not a device's size."""
 
     @property
     def count(self) -> int:
-        """How many sizes it says."""
+        """Number of sizes in the message."""
         return sum(size is not None for size in vars(self).values())
 
     @property
     def short(self) -> int | None:
-        """How much was missing."""
+        """Missing bytes."""
         if self.asked is None or self.free is None:
             return None
         return self.asked - self.free if self.asked > self.free else None
 
     @property
     def outside(self) -> int | None:
-        """In use, and not reserved by torch in this process: others, or the driver's context."""
+        """Used, but not reserved by torch in this process: others, or the driver's context."""
         known = (self.total, self.free, self.allocated, self.unallocated)
         total, free, *reserved = (size if size is not None else -1 for size in known)
         return None if None in known else max(0, total - free - sum(reserved))
 
     @property
     def others_bytes(self) -> int | None:
-        """Held by other processes: what is used, less what this process holds."""
+        """Held by other processes: used bytes minus those of this process."""
         if self.others:
             return sum(size for _, size in self.others)
         if None in (self.total, self.free) or not self.process:
@@ -114,7 +114,7 @@ NOTHING = Amounts()
 
 
 def parse(text: str) -> int | None:
-    """Bytes of "1.25 GiB" and the like; None for what cannot be.
+    """Bytes of "1.25 GiB" and the like; None for impossible sizes.
 
     Allocators write GB and GiB for 2^30 bytes alike.
     """
@@ -128,7 +128,7 @@ def parse(text: str) -> int | None:
 
 
 def read(text: str) -> Amounts:
-    """All that `text` says."""
+    """All sizes in `text`."""
     found: dict[str, int | None] = {}
     for name, patterns in _COMPILED.items():
         match = next(filter(None, (each.search(text) for each in patterns)), None)
@@ -139,7 +139,7 @@ def read(text: str) -> Amounts:
     reserved, outside, cached = (found.pop(name) for name in ("reserved", "outside", "cached"))
     allocated, total, free = found["allocated"], found["total"], found["free"]
     if cached is not None and allocated is not None:
-        # Torch up to 1.3 says what is cached beside what is allocated, some builds both together.
+        # Torch up to 1.3 prints cached bytes without allocated ones, some builds with them.
         beside = total is None or allocated + cached + (free or 0) <= 1.01 * total
         reserved = allocated + cached if beside else cached
     if found["unallocated"] is None and reserved is not None and allocated is not None:
@@ -155,7 +155,7 @@ def read(text: str) -> Amounts:
         if total and free is not None and held[0][1] >= _OWN_SHARE * (total - free):
             found["process"] = held.pop()[1]
     elif held and found["process"] is None and allocated is not None:
-        # Seen from a container, torch does not know its own process among those NVML lists.
+        # In a container, torch does not find its own process in NVML's list.
         ours = allocated + (found["unallocated"] or 0)
         own = min(held, key=lambda each: abs(each[1] - ours))
         held.remove(own)

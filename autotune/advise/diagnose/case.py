@@ -1,4 +1,4 @@
-"""What is advised, and what it is chosen by."""
+"""A remedy, and the case for which it is chosen."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from autotune.advise.diagnose.settings import MICRO, SERVING
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """One thing to do."""
+    """One remedy."""
 
     name: str
     what: str
     setting: str
-    """To be copied."""
+    """A text to copy."""
     saving: str
-    """What to expect of it; says where it is a rule of thumb."""
+    """Its expected saving; names rules of thumb as such."""
     costs: str
 
 
 _OWN = {"xla": "jax"}
-"""The framework that a wording shows, where it is not called the same."""
+"""The framework of a wording with another name."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What measures are chosen by."""
+    """The facts by which remedies are chosen."""
 
     event: Event
     causes: tuple[Cause, ...]
@@ -47,12 +47,12 @@ class Case:
         return self.context.framework or own
 
     def on(self, *switches: str) -> bool:
-        """Whether the log shows one of `switches` on."""
+        """Whether one of `switches` is on in the log."""
         return not self.context.switches.isdisjoint(switches)
 
     @property
     def training(self) -> bool:
-        """Whether a smaller batch could have helped: not while loading, not in the optimizer."""
+        """Whether a smaller batch can help: not while loading, not in the optimizer."""
         return self.framework not in SERVING and not self.has(
             "loading the model",
             "before training started",
@@ -65,25 +65,25 @@ class Case:
 
 
 Measure = Callable[[Case], Advice | None]
-"""One row: advice where it applies."""
+"""One row: advice if it applies to the case."""
 
 
 def to(name: str, what: str, setting: str, saving: str, costs: str) -> Advice:
-    """An `Advice`, by position."""
+    """An `Advice` from positional arguments."""
     return Advice(name=name, what=what, setting=setting, saving=saving, costs=costs)
 
 
 _ARGUMENT = re.compile(r"(?<![\w.(])([a-z_]+)=(?:\"([^\"]*)\"|(\w+)(?![\w.(]))")
-"""Of TrainingArguments, as Python writes it."""
+"""An argument of TrainingArguments in Python."""
 
 
 def of(table: dict[str, str], case: Case) -> str:
-    """What the framework of `case` calls it."""
+    """The entry of `table` for the framework of `case`."""
     return as_said(table.get(case.framework, table["torch"]), case)
 
 
 def as_said(setting: str, case: Case) -> str:
-    """`setting` with flags for TrainingArguments, where the log's command line has them so."""
+    """`setting` with flags for TrainingArguments, if the log's command line has such flags."""
     batch = case.context.batch_flag
     if case.framework != "transformers" or batch is None or not batch.form.startswith("--"):
         return setting
@@ -92,7 +92,7 @@ def as_said(setting: str, case: Case) -> str:
 
 
 def of_deepspeed(table: dict[str, str], case: Case) -> str:
-    """`of`; in DeepSpeed's own words, where the log names its file."""
+    """`of`; in DeepSpeed's words, if the log names its file."""
     file = case.context.deepspeed_file
     if file is None or case.framework not in ("transformers", "deepspeed", "accelerate", "torch"):
         return of(table, case)

@@ -1,7 +1,7 @@
-"""Why memory ran out, with the arithmetic of the log's own numbers.
+"""Causes of out-of-memory errors, by arithmetic with the log's own numbers.
 
-Each rule looks at one event in its context. The first that holds is the cause, the others that
-hold stand beside it.
+Each rule looks at one event in its context. The first one that applies is the cause; others are
+shown beside it.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from autotune.advise.diagnose.kinds import Kind
 from autotune.units import gib
 
 NOT_SAID, BY_NOW = "not said", "free by now"
-"""The first of causes where the message leaves open which it is."""
+"""Names of the first cause if the message does not tell it."""
 CONTEXT_BYTES, CONTEXT_SHARE = 3 * 2**30, 0.05
-"""More than both, or a third of a device, is no context of a process alone."""
+"""Above both, or above a third of a device, memory is more than a process's context."""
 CONTEXT_ALONE = 2**29
-"""Less is what a process holds that only opened the device."""
+"""A process that only opened the device holds less."""
 CONTEXT_OF_RANK = 2 * 2**30
-"""Less is what a rank holds that also joined a group of NCCL: where there are several alike."""
+"""A rank that only joined an NCCL group holds less; there are then several alike."""
 ALIKE = 1.2
 SMALLEST_SEGMENT = 20 * 2**20
-"""What torch's allocator takes from the device at least, for all but the smallest requests."""
+"""The least bytes that torch's allocator takes from the device, except for tiny requests."""
 XPU_LIMIT = 2**32
-"""Drivers of Intel GPUs may refuse one allocation of more."""
+"""Drivers of Intel GPUs may refuse a larger allocation."""
 CORRUPT_BYTES = 2**44
 """No device has so much."""
 IDLE_SHARE = 0.01
-"""Less of a device that is reserved and unallocated is no fragmentation."""
+"""A smaller reserved and unallocated share of a device is no fragmentation."""
 LARGE_TENSOR = 4 * 2**30
 LARGE_SHARE = 0.1
-"""A single request of so much of a device is worth a remark."""
+"""A request of this share of a device gets a remark."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """One reason."""
+    """One cause."""
 
     name: str
     sentence: str
@@ -48,7 +48,7 @@ class Cause:
 
 
 def causes(event: Event, context: Context) -> list[Cause]:
-    """Why `event` came about, the first reason first."""
+    """The causes of `event`, the main one first."""
     found = [each for rule in _RULES[event.kind] if (each := rule(event, context)) is not None]
     if not found and event.kind is Kind.DEVICE:
         found = [_too_big(event)]
@@ -104,8 +104,8 @@ def _corrupt(event: Event, context: Context) -> Cause | None:
         return None
     return Cause(
         "a corrupt size",
-        "no device has that much: a shape or an offset was computed wrongly, or what it was read"
-        " from is damaged",
+        "no device has that much: a shape or an offset was computed wrongly, or its file is"
+        " damaged",
     )
 
 
@@ -133,7 +133,7 @@ def _never(event: Event, context: Context) -> Cause | None:
     a = event.amounts
     if a.asked is None or a.total is None or a.asked <= a.total:
         return None
-    if event.wording.name == "xla":  # asked by the whole program
+    if event.wording.name == "xla":  # the request is the whole program's
         return None
     return Cause(
         "too big", "one request is larger than the whole device; no allocator setting helps",
@@ -198,7 +198,7 @@ def _freed(event: Event, context: Context) -> Cause | None:
     if "Due to fragmentation" in event.text or event.wording.name == "xla":
         return None
     if a.free < max(IDLE_SHARE * (a.total or 0), a.asked + SMALLEST_SEGMENT):
-        return None  # it takes whole segments
+        return None  # the allocator takes whole segments
     if event.backend == "XPU" and a.asked >= XPU_LIMIT:
         return Cause(
             "a limit of one allocation",
@@ -249,7 +249,7 @@ GATHERING = re.compile(
     r"in (?:nested_(?:concat|gather)|torch_pad_and_concatenate|gather_(?:for_metrics|function)"
     r"|pad_across_processes|all_gather)\b"
 )
-"""Frames that put predictions of several batches, or ranks, together."""
+"""Frames that join predictions of several batches or ranks."""
 _SAVING = re.compile(
     r"in \w*(?:save_(?:ckpt|checkpoint|model|state)|state_dict_hook)|state_dict\(\) call"
     r"|serialization\.py:\d+ in _?save|in (?:async_save|save_file|save_pretrained)\b"

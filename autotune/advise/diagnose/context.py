@@ -1,4 +1,4 @@
-"""What a log says beside its errors: the framework, its settings, steps, and memory over steps."""
+"""A log's content beside errors: the framework, its settings, steps, and memory over steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FRAMEWORKS = {
     "vllm": ("vllm/", "vLLM", "vllm_ascend", "EngineCore"),
     "sglang": ("sglang/", "sglang.launch_server"),
 }  # fmt: skip
-"""What shows that one is in use; where several are, the first is whose settings are named."""
+"""Evidence of frameworks. If several are used, advice names the settings of the first."""
 
 _ASSIGN = r"['\"]?[ \t]*+(?:[=:,]|\.{3,}|(?<=[ \t]))[ \t]*+['\"]?"
 _MODEL = re.compile(
@@ -54,7 +54,7 @@ _SWITCHES = {
     "sharded": r"torch/distributed/fsdp/|full_shard|FULL_SHARD|--enable_fsdp"
     r"|fully_sharded_data_parallel|fsdp\w{0,30}\.ya?ml",
 }
-"""What a log shows to be on already."""
+"""Evidence of switches that are on."""
 _OFF = {
     "checkpointing": rf"\bgradient_checkpointing{_ASSIGN}[Ff]alse|--no[_-]gradient[_-]checkpoint",
     "lora": rf"\buse_(?:peft|lora){_ASSIGN}[Ff]alse",
@@ -95,7 +95,7 @@ _PAGE = re.compile(r"#+ \W*(?:FAQ|Frequently [Aa]sked|Troubleshooting)\b[\w ]{0,
 """The heading of a page about failures."""
 _PERSON = re.compile(r"(?<![\w.])(?:[Ii]|[Mm]y|[Mm]e)\b(?!\.)")
 OF_A_PAGE = 60
-"""Words of sentences that a page has at least."""
+"""The least words of sentences on a page."""
 _MOST_SAMPLES = 4000
 _LONGEST_COMMAND = 8000
 _NUMBERS = (
@@ -106,14 +106,14 @@ _NUMBERS = (
 
 @dataclass(kw_only=True)
 class Context:
-    """Grows as texts of one log, or of several, are looked at."""
+    """Learns from the texts of one or several logs."""
 
     seen: set[str] = field(default_factory=set)
     """Frameworks."""
     log: str = ""
-    """That is looked at now."""
+    """The present log."""
     until: tuple[str, int] | None = None
-    """The log and the line of the failure: what was set there later had no part in it."""
+    """Log and line of the failure: later settings do not count."""
     last_step: int | None = None
     ranks: set[int] = field(default_factory=set)
     devices: set[int] = field(default_factory=set)
@@ -124,16 +124,16 @@ class Context:
     prose: int = 0
     """Words in lines of sentences."""
     persons: int = 0
-    """Those of them that are "I" and the like."""
+    """Number of them that are "I" and the like."""
     listing: Listing = field(default_factory=Listing)
     memory: dict[tuple[str, int | None], list[tuple[int, int]]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    """By what it is called and the rank that says it: steps, and bytes."""
+    """Steps and bytes, by the name of the size and the rank."""
 
     @property
     def is_article(self) -> bool:
-        """Whether it is text of nobody in particular: a page of documentation, not a report."""
+        """Whether it is a page of documentation, not a report."""
         return self.prose >= max(OF_A_PAGE, 200 * self.persons)
 
     @property
@@ -141,9 +141,9 @@ class Context:
         return next((name for name in FRAMEWORKS if name in self.seen), None)
 
     def last(self, *names: str, written: bool = False) -> FlagSetting | None:
-        """What was set last before the failure; `written` asks for a flag, not for a sentence.
+        """The last setting before the failure; `written` asks for a flag, not for a sentence.
 
-        Of several names of one thing the most telling one counts.
+        The clearest of several names of one setting counts.
         """
         rows = [row for name in names for row in reversed(self.said.get(name, ()))]
         rows = [row for row in rows if row[2].form] if written else rows
@@ -160,7 +160,7 @@ class Context:
 
     @property
     def settings(self) -> dict[str, int]:
-        """Numbers by name; what is called a batch size is a rank's, unless the log says more."""
+        """Numbers by name. A batch size is a rank's, unless the log says otherwise."""
         found = {
             name: setting.value for name in _NUMBERS
             if (setting := self.last(name)) is not None and isinstance(setting.value, int)
@@ -175,27 +175,27 @@ class Context:
         return found
 
     def _whole(self, batch: FlagSetting) -> bool:
-        """DeepSpeed's own file says with this name what all ranks take together."""
+        """Whether `batch` is that of all ranks: its name in DeepSpeed's file is."""
         return "deepspeed" in self.seen and batch.form == '"train_batch_size": {}'
 
     @property
     def batch_flag(self) -> FlagSetting | None:
-        """By which the user says a rank's batch size."""
+        """The flag of a rank's batch size."""
         found = self.last("micro_batch", "batch", written=True)
         return None if found is None or self._whole(found) else found
 
     @property
     def switches(self) -> set[str]:
-        """What is on."""
+        """Switches that are on."""
         found = {name for name in _SWITCHES if (s := self.last(name)) is not None and s.value}
         segments = _EXPANDABLE.findall(self.allocator[1])
         return found | ({"expandable"} if segments and segments[-1].lower() == "true" else set())
 
     @property
     def allocator(self) -> tuple[str, str]:
-        """The variable that torch's allocator heeds, and its value; empty where none is set.
+        """The variable that torch's allocator reads, and its value; empty if none is set.
 
-        Where both are set, torch takes the name without a backend, which it has since 2.9.
+        If both are set, torch takes the name without a backend (since 2.9).
         """
         names = sorted((name for name in self.said if name.endswith("ALLOC_CONF")), key=len)
         return next(((name, v) for name in names if (v := self._text(name))), ("", ""))
@@ -206,22 +206,22 @@ class Context:
 
     @property
     def optimizer(self) -> str | None:
-        """A row of `flags.OPTIMIZERS`."""
+        """The optimizer: a row of `flags.OPTIMIZERS`."""
         return self._text("optimizer")
 
     @property
     def deepspeed_file(self) -> str | None:
-        """Its configuration, as the log names it."""
+        """DeepSpeed's configuration file in the log."""
         return self._text("deepspeed_file")
 
     @property
     def launch(self) -> str | None:
-        """The command line that started it."""
+        """The command line that started training."""
         return self._text("launch")
 
     @property
     def parameters(self) -> int | None:
-        """Of the model, as said, or as its shape has them: 12 x layers x hidden^2."""
+        """Parameters of the model: as printed, or from its shape by 12 x layers x hidden^2."""
         settings = self.settings
         if "parameters" in settings:
             return max(int(row[2].value) for row in self.said["parameters"])
@@ -231,21 +231,21 @@ class Context:
 
     @property
     def ranks_said(self) -> int | None:
-        """The number of ranks, where the log says it."""
+        """The number of ranks, if the log has it."""
         settings = self.settings
         ranks = settings.get("ranks_per_node", 0) * settings.get("nodes", 1)
         return settings.get("world_size", ranks) or None
 
     @property
     def world_size(self) -> int | None:
-        """As far as the log shows: at least the ranks and devices that it names."""
+        """The number of ranks: at least the ranks and devices that the log names."""
         counts = [self.ranks_said or 0, *(n + 1 for n in (*self.ranks, *self.devices))]
         counts += [int(row[2].value) for row in self.said["gpus"]]
         counts += [int(row[2].value) + 1 for n in ("device", "rank") for row in self.said[n]]
         return max(*counts, max(self.listing.devices, default=-1) + 1) or None
 
     def look(self, lines: Sequence[str], line: int = 1) -> None:
-        """Take from `lines`, which follow one another from the number `line`, what they say."""
+        """Learn from consecutive `lines`, the first of which has the number `line`."""
         text = _COMMENT.sub("", "\n".join(lines))
         self._frameworks(text)
         self._patterns(text, line)
@@ -277,7 +277,7 @@ class Context:
             rows.append((self.log, line, found))
 
     def _patterns(self, text: str, line: int) -> None:
-        """What may go over several lines."""
+        """Learn from text that may span several lines."""
 
         def note(name: str, value: int | str, match: re.Match[str]) -> None:
             self._note(
@@ -333,10 +333,10 @@ class Context:
                 series.append((step, size))
 
     def grown(self) -> tuple[str, tuple[int, int], tuple[int, int]] | None:
-        """What memory grew, from which step and size to which; None where none did.
+        """The memory that grew: its name, and first and last step and size; None without growth.
 
-        Growth is at least 10 % over at least five samples of which three quarters rise, with
-        the second half of them rising too: caches fill at the beginning.
+        Growth is at least 10 % over at least five samples. Three quarters of them rise, and so do
+        those of the second half: caches fill at the beginning.
         """
         for (key, _), series in self.memory.items():
             sizes = [size for _, size in series]
@@ -353,12 +353,12 @@ class Context:
 
 
 def validates(line: str) -> bool:
-    """Whether a line tells the progress of a validation."""
+    """Whether a line shows the progress of a validation."""
     return bool(_BAR.search(line) and _VALIDATION.search(line))
 
 
 def step_of(line: str) -> int | None:
-    """The step that a line is of."""
+    """The step of a line."""
     words = ("tep", "ter", "<", "poch")
     if not any(word in line for word in words) or _NO_TRAINING.search(line):
         return None

@@ -1,4 +1,4 @@
-"""From lines to events: what was said, by which rank, with which amounts, and when."""
+"""Makes events from lines: the error, its rank, amounts and time."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from autotune.advise.diagnose.talk import is_code, is_quoted, is_talk
 from autotune.advise.diagnose.wordings import BATCH_PART, DISK, FIRST, LAST, SHARED, Wording
 
 MOST_TEXT, MOST_LINES = 600, 10
-"""Of a message that goes on in the lines below."""
+"""The most characters and lines of a message that continues in lines below."""
 _MOST_TASKS = 100_000
 _NARROWEST = 60
-"""Characters of a line that a terminal breaks."""
+"""The least characters of a line that a terminal breaks."""
 
 _REASONS = re.compile(r"\b(?:reasons|causes|issues|tips|troubleshooting):?\s*$", re.IGNORECASE)
-"""Ends the heading of a list of what may happen."""
+"""The end of a heading of a list of possible causes."""
 _NAME = re.compile(r"[a-z][A-Z]|OOMK|_")
-"""In the name of an error, and in no sentence."""
+"""Part of the name of an error, but never of a sentence."""
 _STANDS = re.compile(r"\W{0,3}(?:$|[.!,:;(])")
-"""Behind a name that is no word of a sentence."""
+"""Follows a name that is no word of a sentence."""
 _TENSOR = re.compile(r"shape ?\[(?P<shape>[\d, ]+)\] and type (?P<type>\w+)")
 _TYPE_BYTES = {"half": 2, "bfloat16": 2, "float": 4, "int32": 4, "double": 8, "int64": 8}
 _FRAME = re.compile(r"(?:File \"(?P<file>[^\"]+)\", line (?P<line>\d+), in (?P<name>\S+))")
 _RICH = re.compile(
     r"(?P<file>[^\s\[(]{1,300}\.py)(?:\]\(\S{1,300}\))?(?::(?P<line>\d+))? in (?P<name>\w+)"
 )
-"""How rich, and IPython, write a frame."""
+"""A frame in the form of rich and IPython."""
 _TRACE = re.compile(r"Traceback \(most|File \\?\".+, line \d|-> \d+ ")
 _RAISES = re.compile(r"[\w.]{1,100}(?:Error|Exception): ")
 _NUMBER = re.compile(r"\d\.?\|\d")
@@ -48,12 +48,12 @@ _WHOLE = re.compile(
 _ALL_SAID = re.compile(
     r"ried to allocate \d.*\btotal capac|MPS allocated: \d|\d != \d+ \* \d|itCode\": 137"
 )
-"""No code says these numbers, and JSON is no code."""
+"""Numbers that no source code has; JSON is no code."""
 _BEGINNINGS = (backend_in, re.compile("ried to allocate").search)
-"""Of a message: the next one has it, too."""
+"""Beginnings of a message; a second one begins the next message."""
 _GLUED = re.compile(r"ried to allocate [\d.]+ \w+(?:\. | \()GPU (\d{1,4})\b")
 _TABLE = re.compile(r"^rank +: (\d+) \(local_rank: \d+\)")
-"""Of torchrun: a rank, some lines above its exit code."""
+"""A rank in torchrun's table, some lines above its exit code."""
 _RANK = re.compile(
     r"\[(?:[Rr]ank[= ]?)(\d+)\]|local_rank: (\d+)|process rank (\d+)|process (\d+) termin"
 )
@@ -63,7 +63,7 @@ _PID = re.compile(
 )
 _TASKS = re.compile(r"\btasks? (\d[\d,-]*): ")
 _INSTANCE = re.compile(r"\b(?!(?:0|9|128|137)\b)\d+\b")
-"""A number that no page about failures has to say."""
+"""A number that would not be on a page about failures."""
 _RECOVERED = re.compile(
     r"(?:[Dd]ecreasing batch size|attempting to recover|retrying|[Ss]kipping (?:this )?batch"
     r"|[Rr]ecovered from|[Tt]rying (?:again )?with (?:a )?(?:smaller )?batch|failed, trying batch)"
@@ -72,7 +72,7 @@ _RECOVERED = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """An error that a log says, once; the same of several ranks is one event."""
+    """An error in a log. The same error of several ranks is one event."""
 
     wording: Wording
     log: str
@@ -90,10 +90,10 @@ class Event:
     recovered: bool = False
     """Whether training went on."""
     weak: bool = False
-    """Whether it counts only where nothing else is said: a title, or the source of a frame."""
+    """Whether it counts only without other events: a title, or the source of a frame."""
     times: int = 1
     groups: tuple[tuple[str, str], ...] = ()
-    """What else the wording says, by name."""
+    """Further groups of the wording, by name."""
 
     @property
     def kind(self) -> Kind:
@@ -101,13 +101,13 @@ class Event:
 
     @property
     def is_instance(self) -> bool:
-        """Whether it is of one run: with numbers, a time, a rank or a trace; no bare name."""
+        """Whether it is from a real run: it has numbers, a time, a rank or a trace."""
         numbers = _INSTANCE.search(self.text) or (self.kind is Kind.KILLED and self.text.isalpha())
         said = bool(self.trace or self.time or self.ranks or self.amounts.asked)
         return said or bool(not self.weak and numbers)
 
     def goes_on_from(self, last: Event) -> bool:
-        """Whether its line is the rest of the message of `last`."""
+        """Whether its line continues the message of `last`."""
         mine, whole = self.amounts, last.amounts
         near = 0 < self.line - last.line <= MOST_LINES and self.ranks == last.ranks
         part = mine.count < whole.count and mine.asked in (None, whole.asked)
@@ -116,19 +116,19 @@ class Event:
 
     @property
     def is_end(self) -> bool:
-        """Whether it is the end of a process that it names: each has one."""
+        """Whether it is the end of a named process; each process has one."""
         return self.pid is not None and self.kind in (Kind.ENDED, Kind.KILLED, Kind.BUS)
 
     @property
     def who(self) -> str:
-        """The ranks, for people; empty where the log does not say."""
+        """The ranks in words; empty if unknown."""
         if not self.ranks:
             return ""
         return f"rank{'' if len(self.ranks) == 1 else 's'} {spans(self.ranks)}"
 
 
 def event_of(hit: Hit, log: str) -> Event | None:
-    """What the line of `hit` says happened; None if nothing."""
+    """The event in the line of `hit`; None without one."""
     said = take_apart(hit.line)
     found = None
     for each, joint in _lines(hit, said):
@@ -139,9 +139,9 @@ def event_of(hit: Hit, log: str) -> Event | None:
 
 
 def _lines(hit: Hit, said: LogLine) -> Iterator[tuple[LogLine, int | None]]:
-    """`said`, alone and with the line before or after it, where a terminal may have broken one.
+    """`said`, alone and joined with the line before or after it, if a terminal may have broken it.
 
-    A joined line has the place of its joint, which a message has to cross.
+    A joined line comes with the position of its joint, which a message has to cross.
     """
     above, below = "".join(hit.before(2**12)[-1:]), "".join(hit.after(2**12)[:1])
     first, second = take_apart(above), take_apart(below)
@@ -178,7 +178,7 @@ def _event_in(said: LogLine, joint: int | None, hit: Hit, log: str) -> Event | N
         if talk and general and not raised and sizes < 2:
             continue
         if wording is BATCH_PART and any("heck batch related" in s for s in hit.before(2**12)):
-            continue  # the rest of a line whose beginning was there
+            continue  # the rest of a line that was joined above
         event = _event(hit, log, replace(said, text=text), wording, wording.match(text) or match)
         named = _NAME.search(match[0]) and _STANDS.match(said.text, match.end())
         return replace(event, weak=wording.weak or raised or (prose and not named))
@@ -186,9 +186,9 @@ def _event_in(said: LogLine, joint: int | None, hit: Hit, log: str) -> Event | N
 
 
 def _is_torn(wording: Wording, match: re.Match[str], text: str, joint: int) -> bool:
-    """Whether a message crosses the joint, and is not already in what stands before it.
+    """Whether a message crosses the joint, and is not complete before it.
 
-    An exception's message has begun before it.
+    An exception's message begins before the joint.
     """
     first = text[:joint]
     whole = ran_out(first) if wording in SPEAKERS else wording.match(first)
@@ -197,7 +197,7 @@ def _is_torn(wording: Wording, match: re.Match[str], text: str, joint: int) -> b
 
 
 def _said(text: str) -> Iterator[tuple[Wording, re.Match[str]]]:
-    """What `text` may say, and where."""
+    """Possible wordings in `text`, and their places."""
     for each in FIRST:
         if match := each.match(text):
             yield each, match
@@ -214,13 +214,13 @@ def _below_frame(hit: Hit) -> bool:
 
 
 def _in_trace(hit: Hit) -> bool:
-    """Whether the lines before are a traceback that is a comment, too: a log that is quoted."""
+    """Whether the lines before are a traceback in comments, too: a quoted log."""
     lines = map(take_apart, hit.before(2**13)[-40:])
     return any(each.comment and _TRACE.search(each.text) for each in lines)
 
 
 def _in_output(hit: Hit) -> bool:
-    """Whether the lines before are of what a notebook keeps of a cell's output."""
+    """Whether the lines before are a cell's output in a notebook."""
     keys = [match[1] for line in hit.before() if (match := _LIST.match(line))]
     return keys[-1:] in (["text"], ["traceback"])
 
@@ -243,9 +243,9 @@ def _event(hit: Hit, log: str, said: LogLine, wording: Wording, match: re.Match[
     if not trace and "state_dict" in said.text[: match.start()]:
         trace = (said.text[: match.start()][-MOST_TEXT:],)
     if wording is DISK and any("SemLock" in each for each in before[-3:]):
-        wording = SHARED  # a semaphore is made in /dev/shm
+        wording = SHARED  # a semaphore needs /dev/shm
     if wording.name == "cuda" and any("pin_memory" in each for each in trace):
-        wording = PINNED  # CUDA says the same of host memory
+        wording = PINNED  # CUDA has the same text for host memory
     return Event(
         wording=wording,
         log=log,
@@ -267,18 +267,18 @@ def _event(hit: Hit, log: str, said: LogLine, wording: Wording, match: re.Match[
 
 
 def _devices(text: str, device: int | None) -> tuple[int, ...]:
-    """`device`, and those of messages that ranks wrote into the same line."""
+    """`device`, and those of other ranks' messages in the same line."""
     glued = {int(number) for number in _GLUED.findall(text)}
     return tuple(sorted(glued | ({device} if device is not None else set())))
 
 
 def _whole(said: LogLine, hit: Hit, wording: Wording) -> str:
-    """The message of `said`: with the lines after it, where they tell more of the same."""
+    """The message of `said`, with lines below that continue it."""
     if not wording.goes_on:
         return said.text
     whole, torn = (_with_rest(said.text, hit, said, words=words) for words in (True, False))
     if wording.kind.ran_out:
-        # A terminal breaks lines within words and numbers: all but the last are of one length.
+        # A terminal breaks lines within words and numbers; all but the last have one length.
         below = "".join(hit.after(4096)[:1])
         within = len(below) == len(hit.line) or _NUMBER.search(f"{hit.line[-2:]}|{below[:1]}")
         more = _amounts(torn).count - _amounts(whole).count
@@ -289,8 +289,8 @@ def _whole(said: LogLine, hit: Hit, wording: Wording) -> str:
 
 
 def _with_rest(text: str, hit: Hit, first: LogLine, *, words: bool) -> str:
-    """`text` and the lines after it, where a message goes on in them; they hold whole `words`,
-    or whatever fitted."""
+    """`text` and lines below that continue the message. They break between `words`, or
+    anywhere."""
     last = hit.line
     for line in hit.after(4096)[:MOST_LINES]:
         said = take_apart(line)
@@ -318,13 +318,13 @@ def _amounts(text: str) -> Amounts:
 
 
 def _number(pattern: re.Pattern[str], text: str) -> int | None:
-    """The first that `pattern` finds."""
+    """The first number that `pattern` finds."""
     match = pattern.search(text)
     return int(match[match.lastindex or 0]) if match else None
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Those of "1-3,5"; of a range that no cluster has, its ends."""
+    """The numbers in "1-3,5"; only the ends of an impossibly long range."""
     found: list[int] = []
     for low, high in re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", text):
         first, last = int(low), int(high or low)
@@ -333,13 +333,13 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _trace(before: Sequence[str], said: LogLine) -> tuple[str, ...]:
-    """The last traceback of a rank before what it `said`; of JSON, the one that it holds."""
+    """The last traceback of a rank before `said`; for JSON, the traceback in it."""
     if "Traceback (most" in said.text:
         inside = said.text[said.text.rindex("Traceback (most") :]
         return tuple(f"{m['file']}:{m['line']} in {m['name']}" for m in _FRAME.finditer(inside))
     lines = [each.text for each in map(take_apart, before) if each.rank == said.rank]
     starts = [i for i, line in enumerate(lines) if "Traceback (most" in line]
-    if not starts:  # cut off by who posted it: what stands right above
+    if not starts:  # the poster cut it off: take the lines right above
         starts = [i for i in range(max(0, len(lines) - 80), len(lines)) if _frame(lines[i])]
         starts = [starts[0] - 1] if starts else []
     if not starts:
@@ -356,10 +356,10 @@ def _frame(line: str) -> re.Match[str] | None:
 
 
 def merged(events: Sequence[Event]) -> list[Event]:
-    """`events` with those of one cause and kind in one: the same wording in another rank.
+    """`events`, with the same wording of several ranks merged into one.
 
-    The end of a process counts once, by its last telling: torchrun's table has the rank of all
-    nodes, the line before it the rank on its node.
+    The end of a process counts once, by its last report. torchrun's table has the global rank, the
+    line before it only the local one.
     """
     ends = {(e.wording.name, e.log, e.pid): e for e in events if e.is_end}
     groups: dict[tuple[str, bool], Event] = {}
@@ -382,7 +382,7 @@ def merged(events: Sequence[Event]) -> list[Event]:
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """ "0-7" or "0-3, 6" of ascending numbers."""
+    """Ascending numbers as "0-7" or "0-3, 6"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][1] == number - 1:

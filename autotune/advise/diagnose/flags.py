@@ -1,7 +1,8 @@
-"""What a line of a log, a script or a command sets: batch sizes, ranks, the model, its optimizer.
+"""Settings in a line of a log, a script or a command: batch sizes, ranks, the model, its
+optimizer.
 
-Frameworks and people call one thing by many names. A name is taken apart into its words, so that
-`batch_size_per_gpu`, `--train.micro-batch-size` and `perDeviceTrainBatchSize` are read alike.
+Frameworks have many names for one setting. A name is split into words, so `batch_size_per_gpu`,
+`--train.micro-batch-size` and `perDeviceTrainBatchSize` are the same.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _STEMS = re.compile(
     r"|vocab|zero|stage|worker|layer|depth|n_embd|d_model|hidden|width|dim\b|\d ?[x×] ?\w|\dl\b"
     r"|param|optim|muon|processes|checkpointing"
 )
-"""Lines without one of them in lower case set nothing, which is found out fast."""
+"""Lines without one of these in lower case set nothing: a fast test."""
 _ASSIGNED = re.compile(
     r"(?<![\w.\-])(?P<quote>['\"]?)(?P<key>[-+]{0,2}[A-Za-z_][\w.\-]{0,80})"
     r"(?=(?P<sep>['\"]?[ \t]*+(?:[=:,]|[.]{3,}|[│┃|]|(?<=[ \t]))[ \t]*+['\"]?)"
@@ -30,7 +31,7 @@ _NOT_TRAINING = {
     "eval", "evaluation", "val", "valid", "validation", "test", "dev", "predict", "inference",
     "infer", "generation", "gen", "rollout", "teacher", "reward", "log", "logging", "max", "min",
 }  # fmt: skip
-"""Words of names of what is no batch of training."""
+"""Words in names of other batches than training's."""
 _SECTION = re.compile(r"^(\s*)['\"]?([\w.]+)['\"]?\s*:\s*\{?\s*$")
 _BATCH = {"bs", "bsz", "batchsize", "mbs", "microbatch", "gbs"}
 _WHOLE_BATCH = {"global", "total", "effective", "overall", "gbs"}
@@ -55,7 +56,7 @@ _NAMES = {
                "width", "dim"),
     "rank": ("local_rank", "global_rank"),
 }  # fmt: skip
-"""What else each is called, the most telling name first."""
+"""Other names of each setting, the clearest first."""
 _NAMED = {key: (name, at) for name, keys in _NAMES.items() for at, key in enumerate(keys)}
 _SENSIBLE = {
     "micro_batch": (1, 2**20), "batch": (1, 2**20), "global_batch": (1, 2**27),
@@ -64,9 +65,9 @@ _SENSIBLE = {
     "gpus": (1, 2**20), "device": (0, 2**10), "rank": (0, 2**20), "zero_stage": (0, 3),
     "workers": (0, 2**12), "layers": (1, 2**12), "hidden": (1, 2**17),
 }  # fmt: skip
-"""The least and the most that a training run can have; other values are a mistake or no size."""
+"""The least and the largest value of a training run; others are mistakes."""
 _LISTS = ("ranks_per_node",)
-"""A list here has as many as are meant, as in `--gpus 0,1,2,3`."""
+"""Settings whose value may be the length of a list, as in `--gpus 0,1,2,3`."""
 _SENTENCES = tuple(
     (name, re.compile(pattern, re.IGNORECASE))
     for name, pattern in (
@@ -133,24 +134,24 @@ _OF_DEEPSPEED = re.compile(
     r" (?:--(?!module|no_python)\S{1,300} ){0,9}"
     r"(?P<typed>(?!-)\S{1,300}\.py\b.{0,4000})"
 )
-"""How DeepSpeed's runner, on one machine, tells what it starts."""
+"""The command in the output of DeepSpeed's runner on one machine."""
 _COMES_LATER = re.compile(r"launcher\.launch|--world_info|CANCELLED|error:|Error|usage:")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlagSetting:
-    """One thing that was set, once."""
+    """One setting in one place."""
 
     name: str
     value: int | str
     place: int = 0
-    """Among the names that a thing has: 0 is the most telling one."""
+    """The position of its name among those of the setting: 0 is the clearest."""
     form: str = ""
-    """As the user wrote it, with {} for the value; empty where it is a sentence."""
+    """The user's text with {} for the value; empty for a sentence."""
 
 
 def settings_of(line: str, section: str = "") -> Iterator[FlagSetting]:
-    """What `line` sets, under the heading `section` of YAML or JSON."""
+    """The settings in `line`, under the heading `section` of YAML or JSON."""
     for found in _settings(line, section):
         least, most = _SENSIBLE.get(found.name, (0, 10**14))
         if isinstance(found.value, str) or least <= found.value <= most:
@@ -192,7 +193,7 @@ def _assigned(match: re.Match[str], line: str, section: str) -> FlagSetting | No
     plain = "_".join(_words(key.rsplit(".", 1)[-1]))
     dots = ".." in sep or match["key"] != key
     form = _form(match, key)
-    if dots:  # how Megatron lists its flags, and DeepSpeed its file
+    if dots:  # the lists of Megatron's flags and of DeepSpeed's file
         form = "" if "train" in words else f"--{plain.replace('_', '-')} {{}}"
     elif not sep.strip() and key[0] != "-":
         form = ""
@@ -207,7 +208,7 @@ def _assigned(match: re.Match[str], line: str, section: str) -> FlagSetting | No
     if plain == "stage" and section == "zero_optimization":
         name = "zero_stage"
     if name in ("layers", "hidden", "nodes", "rank") and not sep.strip(" ") and key[0] != "-":
-        return None  # words before a number
+        return None  # a sentence before a number
     if plain == "np" and key[0] != "-":
         return None
     if name in _LISTS and many:
@@ -292,8 +293,8 @@ def launch_of(line: str) -> tuple[bool, str] | None:
 
 
 def _typed(line: str) -> str | None:
-    """What a user types for the command that DeepSpeed tells in `line`; None if it tells none, or
-    one of several machines."""
+    """The user's command for DeepSpeed's output in `line`; None without one, or for several
+    machines."""
     told = _OF_DEEPSPEED.search(line)
     if told is None:
         return None

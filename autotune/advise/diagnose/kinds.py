@@ -6,41 +6,41 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """What an error is of."""
+    """The kind of an error."""
 
     DEVICE = "device memory"
     HOST = "host memory"
     SHARED = "shared memory"
     MEMORY = "some memory"
-    """Ran out, and nothing says which."""
+    """Some memory ran out, but it is unknown which."""
     KILLED = "killed"
-    """By SIGKILL, which the kernel sends for memory, and others for their own reasons."""
+    """Ended by SIGKILL, from the kernel for memory, or from others."""
     BUS = "bus error"
-    """SIGBUS, mostly of a full /dev/shm."""
+    """SIGBUS, mostly for a full /dev/shm."""
     BATCH = "batch sizes"
     DISK = "disk"
     FILES = "open files"
     LIBRARY = "library start"
-    """cuBLAS or cuDNN could not start, often for want of memory."""
+    """cuBLAS or cuDNN could not start, often for lack of memory."""
     TIMEOUT = "collective timeout"
     ASSERT = "device fault"
     SHAPE = "shapes"
     KERNEL = "kernel resources"
-    """On-chip memory of one kernel; how much memory the device has does not matter."""
+    """On-chip memory of one kernel, whatever the memory of the device."""
     ENDED = "ended"
-    """A process, or a launcher: mostly after another one failed."""
+    """A process or a launcher ended, mostly after another one failed."""
     SCHEDULED = "ended by the scheduler"
     WARNING = "warning"
     LISTING = "listing"
-    """Nothing failed: of nvidia-smi, top and the like, which show how a machine is used."""
+    """No error: a listing of nvidia-smi, top and the like."""
     OTHER = "other error"
 
     @property
     def is_oom(self) -> bool:
-        """Whether memory is, or for KILLED and BUS may be, what ran out."""
+        """Whether memory ran out, or may have for KILLED and BUS."""
         return self.ran_out or self in (Kind.KILLED, Kind.BUS)
 
     @property
     def ran_out(self) -> bool:
-        """Whether memory is what ran out."""
+        """Whether memory ran out."""
         return self in (Kind.DEVICE, Kind.HOST, Kind.SHARED, Kind.MEMORY)

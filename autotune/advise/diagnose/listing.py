@@ -1,5 +1,5 @@
-"""Listings of a machine that stand in a log: of nvidia-smi, rocm-smi, gpustat, nvitop, nvtop,
-htop, top, free, df and the like. Of what is listed several times the last counts.
+"""Listings of a machine in a log: of nvidia-smi, rocm-smi, gpustat, nvitop, nvtop, htop, top,
+free, df and the like. The last of several listings counts.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _MAY_BE = re.compile(
     r"MiB|Gi?B|[Mm]em|MEM|Sw[ap]|SW[AP]|VRAM|\[\d+\]|GPU|/dev/shm|RAM|[Hh]ost|Device|total +used"
 )
 _NUMBER = r"(?<!\d)(?<!\d[.,])\d{1,15}(?:[.,]\d{1,9})?(?![.,]?\d)"
-"""With a decimal point or comma; never a part of what has several, such as a version."""
+"""A number with a decimal point or comma, but no part of a version."""
 _SIZE = rf"({_NUMBER}) ?([KMGT]i?B?)"
 _QUOTED = re.compile(r"\s*\"(.*?)(?:\\n)?\",?\s*$|(?:> ?)+(.*)$")
-"""As notebooks keep lines, and posts."""
+"""A line in a notebook, or quoted in a post."""
 _NAME = re.compile(r"^[|│] +(\d{1,3}) +[A-Z].*[|│] +[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:")
 _TABLE = re.compile(rf"[|│] *{_SIZE} */ *{_SIZE} *[|│](?: *(\d{{1,3}}) ?%)?")
 _GPUSTAT = re.compile(r"^(?:\S+ +)?\[(\d{1,3})\] [^|]*\|([^|]*)\| *(\d+) */ *(\d+) *M")
@@ -29,9 +29,9 @@ _PROCESS = re.compile(
     r"(\S.{0,200}?) +(\d{1,9}) ?MiB *[|│]"
 )
 _HELD_BY = re.compile(r"([\w.:/-]{1,60})\((\d{1,9})M\)")
-"""In gpustat's rows: a user, with what more its flags show."""
+"""A user and the memory in gpustat's rows, with the output of its flags."""
 MUCH = 0.1
-"""Of a device: who holds less is not worth a word."""
+"""Holders of a smaller share of a device are not named."""
 _PERCENT = re.compile(r"(\d{1,3}) ?%")
 _NVTOP = re.compile(rf"GPU\[[|│ ]*(\d{{1,3}})%\] *MEM\[[|│ ]*{_SIZE}/{_SIZE}\]")
 _DEVICE_LINE = re.compile(r"^ ?Device (\d{1,3}) \[")
@@ -57,37 +57,37 @@ _PERCENTS = tuple(
         ("Mem", rf"\b(?<!exceeds )({_NUMBER}) ?%[^%\n\d]{{0,12}}\b{_MAIN}\b"),
     )
 )
-"""Of nvitop, of glances, and of people."""
+"""Forms of nvitop, of glances, and of people."""
 _SHM = re.compile(r"^\S+ +\S+ +\S+ +\S+ +(\d{1,3})% +/dev/shm$")
 _DOCKER = re.compile(rf" {_SIZE} / {_SIZE} +({_NUMBER})% ")
 
 
 @dataclass(kw_only=True)
 class Listing:
-    """Grows line by line; shares are from 0 to 1, None where nothing says them."""
+    """Learns line by line. Shares are from 0 to 1; None if unknown."""
 
     devices: dict[int, DeviceLoad] = field(default_factory=dict)
     host: float | None = None
     swap: float | None = None
     shm: float | None = None
     line: int = 0
-    """Of its first line."""
+    """Number of its first line."""
     log: str = ""
     _index: int = -1
-    """Of the device whose rows these are."""
+    """Index of the present rows' device."""
     _columns: tuple[str, ...] = ()
     _rows: int = 0
     _total: float = 0.0
     _free_columns: tuple[str, ...] = ()
     _held: dict[int, dict[str, int]] = field(default_factory=dict)
-    """By device: who holds memory there, and the bytes."""
+    """By device: holders of memory, and their bytes."""
     _totals: dict[int, float] = field(default_factory=dict)
-    """Of those devices, in bytes."""
+    """Sizes of those devices, in bytes."""
     _known: dict[str, int] = field(default_factory=dict)
-    """Of lines that say one number each."""
+    """Values of lines with one number each."""
 
     def look(self, line: str, number: int, log: str) -> None:
-        """Take from `line` what it lists."""
+        """Learn from `line`."""
         if not (_MAY_BE.search(line) or self._columns):
             return
         if quoted := _QUOTED.match(line):
@@ -101,7 +101,7 @@ class Listing:
             self.line, self.log = number, log
 
     def text(self) -> str:
-        """What was read, in one line."""
+        """The listing in one line."""
         said = [
             f"device {each.index}: {each.share:.0%} full"
             + (f", computes {each.percent} %" if each.percent is not None else "")
@@ -116,7 +116,7 @@ class Listing:
         return "; ".join(said)
 
     def bottleneck(self) -> Scarce | None:
-        """What is scarce in what is listed; a device that is half empty is worth a word too."""
+        """The bottleneck in the listing; or that a device is half empty."""
         devices = [each for _, each in sorted(self.devices.items())]
         found = scarce(devices, host=self.host, swap=self.swap, shm=self.shm)
         full = [each.index for each in devices if each.share >= MARGINAL]
@@ -136,7 +136,7 @@ class Listing:
         return found
 
     def holders(self, devices: Iterable[int]) -> str:
-        """Who holds much of one of `devices`, the one that holds most first."""
+        """Holders of much memory on one of `devices`, the largest first."""
         rows = sorted(
             ((size, who, index)
              for index in devices for who, size in self._held.get(index, {}).items()
@@ -209,7 +209,7 @@ class Listing:
             row = dict(zip(self._columns, parts, strict=False))
             if len(parts) != len(self._columns):
                 return False
-        else:  # without a header: mostly memory.used, memory.total
+        else:  # without a header: usually memory.used, memory.total
             sizes = [part for part in parts if part.endswith("MiB")]
             row = dict(zip(("memory.used", "memory.total"), sizes, strict=False))
             row["utilization.gpu"] = next((part for part in parts if part.endswith("%")), "")
@@ -294,7 +294,7 @@ class Listing:
 
 
 def _plain(size: str, unit: str = "") -> float:
-    """A size in units that are alike within one listing; top cuts digits off and says "+"."""
+    """A size in the common units of a listing. top cuts digits off and prints "+"."""
     if unit.endswith("+"):
         return 10 * _plain(size, unit[:-1])
     return float(size.replace(",", ".")) * 1024.0 ** " KMGT".index(unit.upper() or " ")

@@ -1,4 +1,4 @@
-"""Which part of a machine is the bottleneck, by how full and how busy its parts are."""
+"""The bottleneck of a machine, by the load of its parts."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MARGINAL = 0.90
-"""Of a device's memory: above it is danger."""
+"""A larger used share of a device's memory is dangerous."""
 FULL = 0.9
-"""Of host memory, swap or /dev/shm."""
+"""With this share, host memory, swap or /dev/shm is full."""
 ROOMY = 0.6
-"""A device with less in use has room for more."""
+"""A device with a smaller used share has room for more."""
 IDLE_PERCENT = 30
-"""Under this a device that holds a job waits for something else (a rule of thumb)."""
+"""If it computes less, a device with a job waits for something else (a rule of thumb)."""
 
 
 @dataclass(frozen=True)
 class DeviceLoad:
-    """A device now: the share of its memory in use, and how much of the time it computes."""
+    """The used share of a device's memory, and the share of time in which it computes."""
 
     index: int
     share: float
@@ -26,7 +26,7 @@ class DeviceLoad:
 
 @dataclass(frozen=True, kw_only=True)
 class Scarce:
-    """The bottleneck: a name to choose advice by, and a sentence."""
+    """The bottleneck: a name for its remedies, and a sentence."""
 
     name: str
     sentence: str
@@ -35,7 +35,7 @@ class Scarce:
 def scarce(
     devices: Sequence[DeviceLoad], *, host: float | None, swap: float | None, shm: float | None
 ) -> Scarce | None:
-    """What is scarce where these shares are in use (None: not known); None if nothing is."""
+    """The bottleneck by these used shares, None if unknown. Returns None without a bottleneck."""
     full = [each for each in devices if each.share >= MARGINAL]
     swapping = swap is not None and swap > 0.1
     if host is not None and host > FULL and (swapping or not full):

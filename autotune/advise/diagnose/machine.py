@@ -1,6 +1,6 @@
-"""This machine without a log: who holds memory, what is the bottleneck, what to do next.
+"""This machine without a log: holders of memory, the bottleneck, the next command.
 
-Nothing is ended from here, and nothing is opened on a device.
+It ends no process, and opens nothing on a device.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from autotune.device.cuda import CudaDevice, NoCuda, open_cuda
 from autotune.units import gib
 
 SAFE = 0.85
-"""Of a device's memory: below it is safe, above `loads.MARGINAL` is danger."""
+"""A smaller used share of a device's memory is safe; above `loads.MARGINAL` it is dangerous."""
 EVERY_S = 2.0
 VARIABLES = (
     "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF",
@@ -37,15 +37,15 @@ class Holder:
     pid: int
     device: int
     held_bytes: int
-    """0 where the driver does not tell."""
+    """0 if the driver does not tell."""
     command: str
     orphan: bool
-    """Whether what started it is gone: mostly a rank that was left over."""
+    """Whether its parent process is gone: mostly a leftover rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeenGpu:
-    """A device now."""
+    """The present state of a device."""
 
     index: int
     name: str
@@ -64,7 +64,7 @@ class SeenGpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """Main memory, in bytes; a limit of the cgroup counts as what there is."""
+    """Main memory, in bytes, within the limit of the cgroup."""
 
     total_bytes: int
     used_bytes: int
@@ -76,11 +76,11 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True)
 class SeenMachine:
-    """All that was looked at."""
+    """The present state of the machine."""
 
     gpus: tuple[SeenGpu, ...]
     no_gpu: str | None
-    """Why there is none."""
+    """Why there is no GPU."""
     holders: tuple[Holder, ...]
     host: Host
     driver: str | None
@@ -89,7 +89,7 @@ class SeenMachine:
 
 
 def look() -> SeenMachine:
-    """This machine as it is now."""
+    """The present state of this machine."""
     device = open_cuda()
     gpus: tuple[SeenGpu, ...] = ()
     holders: tuple[Holder, ...] = ()
@@ -111,7 +111,7 @@ def look() -> SeenMachine:
 
 
 def bottleneck(machine: SeenMachine) -> str | None:
-    """What is scarce now, in one sentence; None if nothing stands out."""
+    """The present bottleneck in one sentence; None without one."""
     host = machine.host
     found = scarce(
         [DeviceLoad(gpu.index, gpu.share, gpu.utilisation_percent) for gpu in machine.gpus],
@@ -123,7 +123,7 @@ def bottleneck(machine: SeenMachine) -> str | None:
 
 
 def next_command(machine: SeenMachine) -> str:
-    """What to run now."""
+    """The command to run next."""
     free = [gpu.index for gpu in machine.gpus if gpu.share < 0.05]
     if machine.gpus and not free:
         return "python -m autotune diagnose --watch"
@@ -133,7 +133,7 @@ def next_command(machine: SeenMachine) -> str:
 
 
 def lines(machine: SeenMachine) -> list[str]:
-    """For people."""
+    """Lines for a terminal."""
     scarce = bottleneck(machine)
     said = [f"Bottleneck: {scarce}" if scarce else "No bottleneck to see now", ""]
     if machine.no_gpu:
@@ -147,7 +147,7 @@ def lines(machine: SeenMachine) -> list[str]:
         for each in machine.holders:
             if each.device == gpu.index:
                 held = gib(each.held_bytes) if each.held_bytes else "unknown"
-                left = ", left over: what started it is gone" if each.orphan else ""
+                left = ", left over: its parent process is gone" if each.orphan else ""
                 said.append(f"    {held}: process {each.pid} ({each.command}){left}")
                 said.append(f"      to end it: kill {each.pid}")
     host = machine.host
@@ -221,7 +221,7 @@ def _holders(device: CudaDevice) -> tuple[Holder, ...]:
             known = psutil.Process(process.pid)
             command, parent = " ".join(known.cmdline()) or process.name, known.ppid()
         except psutil.Error:
-            pass  # another user's, or outside this container
+            pass  # of another user, or outside this container
         found.append(
             Holder(
                 pid=process.pid,
@@ -253,7 +253,7 @@ def _host() -> Host:
 
 
 def _cgroup_used() -> int | None:
-    """What the container's cgroup holds, without the file cache that it gives back."""
+    """Memory of the container's cgroup, without the file cache, which can be freed."""
     for current, stat in (("memory.current", "memory.stat"),
                           ("memory/memory.usage_in_bytes", "memory/memory.stat")):  # fmt: skip
         try:

@@ -1,7 +1,7 @@
-"""How texts say that memory ran out: a small grammar in the place of a list of messages.
+"""Finds out-of-memory errors in texts: a small grammar instead of a list of messages.
 
 A phrase of `_PHRASES` joins a word of failure and a word of memory in one sentence. A row of
-`SPEAKERS` then says whose words they are, and of which memory.
+`SPEAKERS` then tells the program and the kind of memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GROWS = r"(?:until|grow\w*|increas\w*|climb\w*|fill\w*|leak\w*|ris(?:es?|ing))"
 _ENDS = r"(?:crash|kill(?:ed|s)|shuts?\b|die[sd]\b|freez|deplet)"
 _STOPS = r"(?:kill(?:ed|ing|s)|crash(?:e[sd]|ing)|died|aborted|evicted)"
 _OTHER = r" (?:access|address|corrupt|fault|map|referenc|viol)"
-"""Behind a memory, this makes it another error."""
+"""After a word of memory, this makes it another error."""
 _GAP = r"(?:[^.;]|\.(?=\S))"
 """A character within a sentence."""
 _PHRASES = (
@@ -50,7 +50,7 @@ _PHRASES = (
     rf"\b{_GET}.{{0,60}}?\b(?:{_FAIL}|not possible|error)\b",
     rf"(?:tr(?:ied|ying)|attempt(?:ed|ing)?) to (?:allocate|reserve) (?:{SIZE}|more)",
     rf"\b(?:amount|size) of {_GAP}{{0,60}}could not be allocated|invalid buffer size: {SIZE}",
-    # Who is killed for it.
+    # A process is killed for it.
     rf"\b{_STOPS}\b{_GAP}{{0,80}}?\b(?:due|because|for|by|using)\b{_GAP}{{0,40}}?{_STORE}(?!{_OTHER})",
     rf"\b{_STORE}{_GAP}{{0,40}}? kill(?:ed|ing)?\b",
     rf"\b{_STOPS} (?:when|once|after|as) {_GAP}{{0,40}}?\b{_STORE}{_GAP}{{0,40}}?"
@@ -59,7 +59,7 @@ _PHRASES = (
     r"killing process '.*vmrss",
     rf"\b{_STORE}.{{0,60}}?\b{_GROWS}\b.{{0,120}}?\b{_ENDS}",
     rf"\b{_GROWS} .{{0,40}}?\b{_STORE}.{{0,60}}?\b{_ENDS}",
-    # Names of it.
+    # Names of the error.
     r"bad[_ ]alloc(?:ation)?\b|posix_memalign\(.{0,60} 12 vs\.? 0"
     r"|memoryerror|_alloc(?:ation)?_failed|errormemoryallocation"
     r"|\bmemory[_ ]error\b|\benomem\b|\berrno 12\b|(?:winerror|os error) 1455"
@@ -77,12 +77,12 @@ _BACKEND = re.compile(
 
 
 def ran_out(text: str) -> re.Match[str] | None:
-    """The first phrase of `text` that says that memory ran out."""
+    """The first phrase of `text` about memory that ran out."""
     return _RAN_OUT.search(text)
 
 
 def speaker(text: str, phrase: re.Match[str]) -> Wording:
-    """Whose words `text`, with such a phrase, are; of words that many use, the nearest count."""
+    """The wording of `text` with that phrase. If several programs fit, the nearest mark counts."""
     first = next(each for each in SPEAKERS if each.match(text))
     if first.name not in _ANYBODY:
         return first
@@ -94,7 +94,7 @@ def speaker(text: str, phrase: re.Match[str]) -> Wording:
 
 
 def backend_in(text: str) -> str | None:
-    """The one that the message names before its phrase."""
+    """The backend that the message names before its phrase."""
     found = _BACKEND.search(text)
     return found[1].upper() if found else None
 
@@ -156,10 +156,10 @@ _SPEAKERS = (
 )  # fmt: skip
 _ANYBODY, _NEAR = ("host", "device", "machine"), 20
 _GO_ON = ("torch", "paddle", "ascend", "tensor", "kernel", "xla")
-"""Messages that may be broken into several lines."""
+"""Speakers whose messages may span several lines."""
 SPEAKERS = tuple(
     Wording(name=name, kind=kind, source=source, says=(re.compile(mark),), goes_on=name in _GO_ON)
     for name, kind, source, mark in _SPEAKERS
 )
-"""The first that has a mark in the text is who said it."""
+"""The first row with a mark in the text is its source."""
 PINNED = next(each for each in SPEAKERS if each.name == "pinned")

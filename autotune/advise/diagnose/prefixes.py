@@ -1,4 +1,4 @@
-"""What launchers, loggers and schedulers write before a message, and the rank that it names."""
+"""Prefixes of launchers, loggers and schedulers before a message, and the rank in them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PREFIXES = tuple(
         r"\([\w.:() -]*?(?:rank=(?P<rank>\d+)[, ]*)?pid=(?P<pid>\d+)[^)]*\)",  # Ray, vLLM
         r"\(raylet[^)]{0,60}\)",
         r"\[[\w.-]*:\d+ ?:? ?\d*\] ?\[?(?P<rank>\d+)\]? NCCL",
-        # The host, and a rank on it; not a line of a file.
+        # The host and a rank on it, but no line of a file.
         r"\[(?![\w.-]*\.(?:py|pyx|cpp|cc|cu|c|h|hpp|rs|go):)(?=[^A-Za-z\s:]*[A-Za-z])"
         r"[\w.-]++:(?P<rank>\d{1,3})\]:",
         r"\d{1,7}:(?=\[)",  # grep -n
@@ -54,7 +54,7 @@ _STRING = re.compile(
     r"[\[{]?\s*(?:\"(?P<key>\w{1,20})\":\s*\[?\s*(?=\")|(?=b?[\"'].*\\n))b?[\"']"
     r"(?P<said>.*?)[\"']?\]?,?$"
 )
-"""Of JSON or Python, over a line: as notebooks keep what cells wrote."""
+"""A string of JSON or Python that fills a line, as in a notebook's output."""
 _TEXTS = ("message", "msg", "log", "text", "line", "event", "error", "exception", "exc_info",
           "traceback", "stack", "stack_trace", "textpayload", "textPayload", "body", "evalue",
           "stderr", "output")  # fmt: skip
@@ -69,13 +69,13 @@ class LogLine:
     rank: int | None = None
     pid: int | None = None
     time: str | None = None
-    """As ISO 8601 without a zone, to order lines of several logs by."""
+    """ISO 8601 without a zone, to order the lines of several logs."""
     comment: bool = False
-    """Whether it is behind the mark of a comment, or a string of who knows what."""
+    """Whether it is in a comment, or in a string of unknown origin."""
 
 
 def take_apart(line: str) -> LogLine:
-    """A line without its prefixes; of a line of JSON, what it says."""
+    """A line without its prefixes; the text in a line of JSON."""
     rank, time = None, None
     line = line.strip()
     if line.startswith("{") and line.endswith("}"):
@@ -123,6 +123,6 @@ def _of_json(line: str) -> tuple[str, int | None]:
 
 
 def _texts(body: object) -> list[str]:
-    """What a dictionary says, where it is one."""
+    """The texts in a dictionary; empty for other values."""
     said = [body.get(key) for key in _TEXTS] if isinstance(body, dict) else []
     return [each for each in said if isinstance(each, str)]

@@ -1,7 +1,7 @@
-"""Logs as streams: blocks of bytes in, the lines that may matter out.
+"""Logs as streams: finds the lines that may matter in blocks of bytes.
 
-Speed comes from not looking at lines: a block is searched for a few literal anchors, and only
-around a hit is text decoded. Memory is bounded by the block, however long lines are.
+For speed, a block is searched for a few literal anchors, and text is only decoded around a hit.
+The block bounds memory, however long lines are.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from autotune.errors import UsageError
 
 BLOCK = 2**20
 BEHIND = 2**16
-"""Bytes that are kept of what was searched: a traceback and the step before an error."""
+"""Bytes to keep before a hit: a traceback and the step before an error."""
 AHEAD = 2**13
-"""Bytes that are waited for after a hit: messages of several lines."""
+"""Bytes to wait for after a hit: messages of several lines."""
 MOST_OF_A_LINE = 2**13
 MANY = 100
-"""Anchors in a block."""
+"""So many hits of one anchor in a block are many."""
 _FAILURES = (
     b"ut of ",
     b"ut_of",
@@ -52,7 +52,7 @@ _FAILURES = (
     b"InUse",
     b"nvalid",
 )
-"""Words of failure, which stand beside the words of memory."""
+"""Words of failure beside words of memory."""
 ANCHORS = {
     b"emory": _FAILURES, b"lloc": _FAILURES, b"uffer": _FAILURES, b"RAM": _FAILURES,
     b" ram": _FAILURES, b"OUT_OF_": (), b"ALLOC": (), b"OOM": (), b"EXHAUSTED": (), b"hbm": (),
@@ -70,8 +70,8 @@ ANCHORS = {
     b"xit": (b"xitcode", b"xitCode", b"xit code", b"xit Code", b"xits with", b"xit status",
              b"xit with"),
 }  # fmt: skip
-"""One of them, or of `FOREIGN`, is in every line that a wording matches. Where a block has many of
-one, as where a metric's name has "error", those are looked for that stand beside it."""
+"""Every line that a wording matches has one of these, or of `FOREIGN`. If a block has many of one,
+e.g. since a metric's name has "error", its longer forms beside it are searched instead."""
 FOREIGN = tuple(
     word.encode()
     for word in (
@@ -93,16 +93,16 @@ FOREIGN = tuple(
 )
 
 _NOISE = bytes(byte for byte in range(256) if not chr(byte).isascii() or not chr(byte).isalpha())
-"""Most of a log that tells of progress. Without it, what has no anchor is soon looked through."""
+"""Most bytes of progress bars and numbers. Without them, a block without anchors is small."""
 
 _COLOURS = re.compile(
     r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>])"
     r"|(?:\\(?:u001[bB]|x1[bB]|0?33|e)|\^\[|[\ufffd\x00-\x08\x0e-\x1f])\[[\d;]*m"
     r"|\??\[(?:[01]|22|[39]\d|[014];[\d;]{1,12})m(?!\d+s)"
 )
-"""Also those whose escape character a copy lost, or that JSON or a shell wrote out."""
+"""Colours, also without the escape character, or with one that JSON or a shell wrote out."""
 _TAG = re.compile(r"</?(?:span|pre|code|font|b|p)\b[^<>]{0,200}>")
-"""HTML, as notebooks keep what rich writes."""
+"""HTML of rich's output in notebooks."""
 _STRAY = re.compile("[\x00-\x08\x0e-\x1f\x7f\u200b\ufeff]")
 _LINE_END = re.compile(r"[\r\n]+")
 _MAGIC = {
@@ -121,10 +121,10 @@ _BOMS = {
 
 @dataclass(frozen=True, eq=False)
 class Hit:
-    """A line with an anchor in it, and where it stands; the lines around are cut when asked."""
+    """A line with an anchor, and its place. Lines around it are decoded on request."""
 
     number: int
-    """Of the line, from 1."""
+    """Number of the line, from 1."""
     block: bytes
     start: int
     end: int
@@ -139,7 +139,7 @@ class Hit:
 
     @property
     def is_title(self) -> bool:
-        """Whether it stands at the beginning, above a blank line, as issues' titles do."""
+        """Whether it is at the beginning, above a blank line, as titles of issues are."""
         return self.number == 1 and self.block.startswith(b"\n", self.end + 1)
 
     def before(self, size: int = BEHIND) -> list[str]:
@@ -151,18 +151,18 @@ class Hit:
 
 
 class Scanner:
-    """Finds hits in a stream that is fed to it piece by piece."""
+    """Finds hits in a stream, piece by piece."""
 
     def __init__(self) -> None:
         self._held = b""
         self._searched = 0
-        """Bytes at the beginning of what is held that were searched already."""
+        """Number of held bytes, from the beginning, that were searched already."""
         self.line = 1
-        """Of what was not yet searched."""
+        """Line number of the rest."""
         self.bytes_read = 0
 
     def feed(self, piece: bytes) -> Iterator[Hit]:
-        """Hits in what can be searched now; not yet in the last lines."""
+        """Hits so far; the last lines are searched later."""
         self.bytes_read += len(piece)
         self._held += piece
         edge = len(self._held) - AHEAD
@@ -173,7 +173,7 @@ class Scanner:
         if cut <= self._searched:
             if edge - self._searched < BLOCK:
                 return
-            cut = edge  # a line without an end
+            cut = edge  # an endless line
         yield from self._search(cut)
 
     def finish(self) -> Iterator[Hit]:
@@ -202,7 +202,7 @@ class Scanner:
 
     @staticmethod
     def _positions(block: bytes, begin: int, cut: int) -> list[int]:
-        """Where anchors are, in order: the first of each line and anchor."""
+        """Positions of anchors, in order: the first of each line and anchor."""
 
         def of(anchor: bytes, most: int = cut) -> list[int]:
             found: list[int] = []
@@ -232,10 +232,10 @@ class Scanner:
 
 
 def pieces(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    """What `stream` holds, as UTF-8; each as soon as it is there.
+    """The content of `stream` as UTF-8, each piece as soon as it is there.
 
     Raises:
-        UsageError: it is empty or no text.
+        UsageError: the stream is empty or no text.
     """
     read = getattr(stream, "read1", stream.read)
     first = read(BLOCK)
@@ -255,7 +255,7 @@ def pieces(stream: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def _encoding(first: bytes, name: str) -> str | None:
-    """What is not UTF-8 or alike, by its first bytes."""
+    """The encoding by the first bytes; None for UTF-8 and the like."""
     for magic, what in _MAGIC.items():
         if first.startswith(magic):
             raise UsageError(f"{name}: not a log but {what}")
@@ -273,13 +273,13 @@ def _encoding(first: bytes, name: str) -> str | None:
 
 
 def _is_text(sample: bytes) -> bool:
-    """Whether it has next to none of the bytes that no text has."""
+    """Whether it has hardly any bytes that no text has."""
     strange = sum(byte < 32 and byte not in b"\t\n\r\x0b\x0c\x1b\x08" for byte in sample)
     return strange <= 0.03 * len(sample)
 
 
 def _start_of_line(block: bytes, position: int) -> int:
-    """Where the line of `position` begins; a little before it where that is far away."""
+    """The beginning of the line of `position`, or a near place in a long line."""
     least = max(0, position - MOST_OF_A_LINE // 4)
     newline = block.rfind(b"\n", least, position) + 1 or least
     return max(newline, block.rfind(b"\r", newline, position) + 1)

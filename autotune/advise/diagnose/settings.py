@@ -1,4 +1,4 @@
-"""How each framework calls what is advised: one row a framework, "torch" for all without one."""
+"""Names of advised settings in each framework: one row a framework, "torch" for all others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SERVING = {
     "sglang": "--mem-fraction-static and --chunked-prefill-size lower",
     "llama.cpp": "-c (context) and -ub lower, or fewer layers on the device: -ngl lower",
 }
-"""What serves and does not train: how to keep fewer tokens at a time."""
+"""Servers, which do not train: how to keep fewer tokens at a time."""
 CHECKPOINTING = {
     "transformers": "gradient_checkpointing=True",
     "axolotl": "gradient_checkpointing: true",

@@ -1,4 +1,4 @@
-"""A report for people and, with the same content, as JSON."""
+"""A report for a terminal, and with the same content as JSON."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from autotune.advise.diagnose.kinds import Kind
 from autotune.units import gib
 
 VERSION = 1
-"""Of the JSON. Fields are added under the same number; another one means another shape."""
+"""Version of the JSON. New fields keep the number; a new number means another structure."""
 
 _THUMB = "a rule of thumb"
 _OF_LATER = 160
-"""Characters of a later event, at most."""
+"""The most characters of a later event."""
 _SAYS = {
     Kind.HOST: "host memory ran out",
     Kind.SHARED: "shared memory (/dev/shm) ran out",
@@ -31,7 +31,7 @@ _SAYS = {
     Kind.FILES: "no memory ran out as far as the log says: data-loading workers could not share a"
     " tensor, mostly for too many open files; `ulimit -n 65536`, or"
     ' torch.multiprocessing.set_sharing_strategy("file_system")',
-    Kind.LIBRARY: "a CUDA library could not start; often for want of device memory, which the log"
+    Kind.LIBRARY: "a CUDA library could not start; often for lack of device memory, which the log"
     " does not prove: see nvidia-smi for who holds it, or try a smaller batch",
     Kind.BATCH: "no memory ran out: the batch sizes do not multiply",
     Kind.TIMEOUT: "no memory ran out: a collective operation timed out; another rank hung or died"
@@ -54,7 +54,7 @@ _OF_INDICES = re.compile(r"[Ii]ndex|n_classes|srcSelectDimSize")
 
 
 def verdict(report: Diagnosis) -> str:
-    """What happened, in one sentence."""
+    """The failure in one sentence."""
     event = report.event
     if event is None:
         return "No error found" + (
@@ -72,9 +72,7 @@ def verdict(report: Diagnosis) -> str:
             said += f": {gib(a.asked)} {'held by what was killed' if held else 'asked'}"
         elif event.kind is Kind.LISTING:
             [why] = report.causes or (None,)
-            scarce = (
-                f"{why.name}: {why.sentence}" if why else "nothing is scarce in what is listed"
-            )
+            scarce = f"{why.name}: {why.sentence}" if why else "the listing shows no bottleneck"
             said += f"; {scarce}"
         elif event.kind is Kind.SCHEDULED:
             said += f": {dict(event.groups).get('why', 'it was cancelled').lower()}"
@@ -117,7 +115,7 @@ def _is_library(event: Event) -> bool:
 
 
 def lines(report: Diagnosis) -> list[str]:
-    """The report, a line each; nothing in them steers a terminal."""
+    """The lines of the report, without control characters."""
     said = [verdict(report)]
     event = report.event
     if event is not None:
@@ -171,12 +169,12 @@ def _to_do(report: Diagnosis) -> list[str]:
 
 
 def clean(text: str) -> str:
-    """`text` with what would steer a terminal written out."""
+    """`text` with control characters written out."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def body(report: Diagnosis) -> dict[str, Any]:
-    """The report as JSON: sizes in bytes, None for what the log does not say."""
+    """The report as JSON: sizes in bytes, None for unknown values."""
     event, context = report.event, report.context
     return {
         "version": VERSION,

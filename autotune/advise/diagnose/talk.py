@@ -1,4 +1,4 @@
-"""What tells a report that something failed from code, advice and other talk about failures."""
+"""Tells reports of failures from code, advice and other talk about failures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TALK = re.compile(
     r"|\(\d\) The \w+ (?:(?:is|was) )?$|^(?!.*\b(?:I|[Mm]y|[Ww]e)\b).*\bdreaded\b"
     r"|== ?[\"'`]{1,2}$|常见|典型|よくある"
 )
-"""Before a message, this makes it something that is talked about."""
+"""Before a message, this makes it talk."""
 _TALK_AFTER = re.compile(
     r" ?(?:protection|handl|guard|killer|[Dd]iagnos|errors (?:are|will))|[^\]]{0,40}\]\(#"
     r"|\W{0,3}(?:errors? )?(?:can|may|might|could|would)\b"
@@ -34,7 +34,7 @@ _CODE = re.compile(
 )
 _BEGINS = re.compile(r"^\W*(?:[A-Z]{3,5}(?: backend)? |(?:\w+\.)*)$")
 _BEGUN = re.compile(r"\b\w+$")
-"""Of a word that a match begins within, as in CUBLAS_STATUS_ALLOC_FAILED."""
+"""The beginning of a word before a match inside it, as in CUBLAS_STATUS_ALLOC_FAILED."""
 _ENDS = re.compile(r"\w*(?:[.!,:;)\"'`]|\s*$)")
 _RAISED = re.compile(
     r"(?:what\(\):\s*"
@@ -47,12 +47,12 @@ _RAISED = re.compile(
 
 
 def is_code(text: str) -> bool:
-    """Whether `text` is a line of a program, or of what compares with a program."""
+    """Whether `text` is a line of code, or of a diff."""
     return bool(_CODE.match(text))
 
 
 def is_quoted(text: str, match: re.Match[str]) -> bool:
-    """Whether a program said `match` of `text`: as an exception, as a line, or in quotes."""
+    """Whether a program printed `match` of `text`: as an exception, as a line, or in quotes."""
     before = _BEGUN.sub("", text[: match.start()])
     alone = _BEGINS.search(before) and _ENDS.match(text, match.end())
     return bool(alone or _RAISED.search(before))

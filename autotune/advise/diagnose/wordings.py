@@ -1,6 +1,6 @@
-"""How errors are worded, other than of memory: a row for each source that says it in its own way.
+"""Wordings of other errors than of memory: a row for each source with its own words.
 
-Only what ends a run, or what is mistaken for memory that ran out, has a row. Patterns see one line
+Only errors that end a run, or look like memory that ran out, have a row. Patterns see one line
 without the prefixes of launchers and loggers.
 """
 
@@ -14,21 +14,21 @@ from autotune.advise.diagnose.kinds import Kind
 
 @dataclass(frozen=True, kw_only=True)
 class Wording:
-    """The ways in which one source says one thing."""
+    """The texts of one source for one error."""
 
     name: str
     kind: Kind
     source: str
-    """Files or programs, with versions where the words changed."""
+    """Files or programs, with versions if the words changed."""
     says: tuple[re.Pattern[str], ...]
     """Their groups go to the event."""
     goes_on: bool = False
-    """Whether its message may be broken into several lines."""
+    """Whether its message may span several lines."""
     weak: bool = False
-    """Whether it counts only where nothing else is said."""
+    """Whether it counts only without other events."""
 
     def match(self, text: str) -> re.Match[str] | None:
-        """The first of the patterns that is in `text`."""
+        """The first match of a pattern in `text`."""
         return next(filter(None, (pattern.search(text) for pattern in self.says)), None)
 
 
@@ -46,7 +46,7 @@ _PRODUCT = (
 _EXITED = (
     r"\b(?:[Ee]xit\w*|return(?:ed|s)? (?:non-zero )?(?:code|exit))\b[\w ]{0,30}[\"'`)(:= ]{1,6}"
 )
-"""Before the status of a process."""
+"""Words before the status of a process."""
 
 BATCH = _row(
     "batch-deepspeed", Kind.BATCH,
@@ -266,6 +266,6 @@ _IMPLIED = (
         r"No executable batch size found, reached zero",
     ),
 )  # fmt: skip
-"""What is said only when memory ran out, in other words."""
+"""Texts that only occur if memory ran out, though they do not name it."""
 FIRST, LAST = (*_MISTAKEN, SHARED, *_IMPLIED), (*_KILLED, *_LAST, *_WEAK)
-"""Those that are tried before memory's, which they are mistaken for, and those after them."""
+"""Wordings that are tried before and after those of memory."""

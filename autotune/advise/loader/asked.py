@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autotune.result.best import Best
 
 MARGIN = 1.1
-"""A loader is no bottleneck if it gives this many times the needed rate."""
+"""A loader is no bottleneck from this multiple of the needed rate on."""
 
 
 @dataclass(frozen=True, order=True)
@@ -27,7 +27,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Need:
-    """The rate at which all ranks of this host consume data, at most."""
+    """The highest rate at which all ranks of this host consume data."""
 
     tokens_per_s: float
     samples_per_s: float | None
@@ -52,7 +52,7 @@ class LoaderProbe:
     seq_len: int | None
     need: Need | None
     training_bytes: int
-    """Host memory that training itself holds."""
+    """Host memory of training itself."""
     limit_bytes: int
     """Host memory for training and loaders."""
     budget_s: float

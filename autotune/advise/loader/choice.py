@@ -1,4 +1,4 @@
-"""Which setting is enough."""
+"""The choice of a setting."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class LoaderChoice:
     """The setting to take."""
 
     row: SettingRow | None
-    """None where none stays under the host ceiling."""
+    """None if none stays under the host ceiling."""
     enough: bool
     """Whether it gives the needed rate; without a need, whether there is a row."""
     needed: float | None
-    """A second, in the unit of the rows."""
+    """The needed rate per second, in the unit of the rows."""
     lost_share: float = 0.0
     """Share of the device's time spent waiting for batches."""
 
 
 def choose(rows: Sequence[SettingRow], asked: LoaderProbe) -> LoaderChoice:
-    """The smallest of `rows` that is no bottleneck, or the fastest. Without a need: the smallest
+    """The smallest of `rows` that is no bottleneck, else the fastest. Without a need: the smallest
     that is nearly the fastest. `rows` are ascending and were all measured."""
     unit = rows[0].unit
     needed = None

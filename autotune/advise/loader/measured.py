@@ -10,7 +10,7 @@ from autotune.wire.helpers import Loaded, Slice
 from autotune.wire.stopping import interval
 
 Round = tuple[Loaded, ...]
-"""What each rank's loader gave, side by side."""
+"""Measurements of all ranks' loaders, side by side."""
 Unit = Literal["batches", "samples", "tokens"]
 
 
@@ -37,24 +37,24 @@ class SettingRow:
 
     @property
     def unit(self) -> Unit:
-        """What is compared: tokens, or samples where there are none."""
+        """The unit of rates: tokens, or samples without tokens."""
         return "tokens" if self.has_tokens else "samples"
 
     def rate(self, unit: Unit) -> Rate:
-        """Of all ranks: training goes at the pace of the slowest one."""
+        """The rate of all ranks: training waits for the slowest one."""
         ranks = len(self.rounds[0])
         found = interval([s.wall_s / getattr(s, unit) for s in self._slices(self.rounds)])
         return Rate(ranks / found.median, ranks / found.high, ranks / found.low)
 
     @property
     def differs(self) -> float:
-        """How far the rounds' medians are apart, as a share of the larger one."""
+        """The difference of the rounds' medians, as a share of the larger one."""
         each = [SettingRow(self.setting, (one,)).rate("batches").median for one in self.rounds]
         return 1 - min(each) / max(each)
 
     @property
     def first_batch_s(self) -> float:
-        """The slowest rank's, in the slower round."""
+        """Seconds to the first batch of the slowest rank, in the slower round."""
         return max(each.first_batch_s for each in self._all)
 
     @property
@@ -68,17 +68,17 @@ class SettingRow:
 
     @property
     def worker_bytes(self) -> int:
-        """The largest worker's."""
+        """Memory of the largest worker."""
         return max((size for each in self._all for size in each.worker_bytes), default=0)
 
     @property
     def shm_bytes(self) -> int:
-        """What all ranks hold in /dev/shm."""
+        """Bytes of all ranks in /dev/shm."""
         return max(sum(each.shm_bytes for each in one) for one in self.rounds)
 
     @property
     def host_bytes(self) -> int:
-        """What all ranks' loaders hold, workers and /dev/shm included."""
+        """Memory of all ranks' loaders, with workers and /dev/shm."""
         return max(
             sum(each.loader_bytes + sum(each.worker_bytes) + each.shm_bytes for each in one)
             for one in self.rounds
@@ -91,7 +91,7 @@ class SettingRow:
 
     @property
     def left(self) -> bool:
-        """Whether all workers left when they were told to."""
+        """Whether all workers exited when told to."""
         return all(each.left for each in self._all)
 
     @property
@@ -100,7 +100,7 @@ class SettingRow:
 
     @staticmethod
     def _slices(rounds: tuple[Round, ...]) -> list[Slice]:
-        """Those of the slowest rank of each round."""
+        """Slices of the slowest rank of each round."""
         return [part for one in rounds for part in max(one, key=_batch_s).slices]
 
 

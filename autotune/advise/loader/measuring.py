@@ -23,24 +23,24 @@ from autotune.wire.stopping import Phase
 
 ROUNDS = 2
 LEAST_S, MOST_S = 0.5, 5.0
-"""Length of one timing."""
+"""The least and the most seconds of one timing."""
 START_S = 4.0
-"""Assumed time of a setting besides its timing, before one was measured."""
+"""Assumed seconds of a setting beside its timing, before the first measurement."""
 BATCH_SHARE = 0.5
 """Share of the budget to wait for a first batch."""
 GRACE_S = 15.0
-"""A timing may take this much longer: for its last batches, and workers that do not exit."""
+"""A timing may take so many seconds longer, for last batches and workers that do not exit."""
 POLL_S = 0.02
 LOG_TAIL = 2000
-"""Characters."""
+"""Characters of a log to show."""
 LONGEST_TMP = 36
-"""Characters of a folder for temporary files, in whose folders workers can still open sockets:
-their whole path may have 107 (unix(7)), and workers hang without a word where it has more."""
+"""The most characters of a temporary folder in which workers can open sockets. A socket's path may
+have 107 (unix(7)); with more, workers hang silently."""
 
 
 @dataclass(frozen=True)
 class MeasuredSettings:
-    """Settings in their order, and why others were left out."""
+    """Measured settings in their order, and why others were left out."""
 
     rows: tuple[SettingRow, ...]
     left_out: dict[Setting, str]
@@ -51,7 +51,7 @@ class _Failed(Exception):  # noqa: N818 - it is an outcome of one setting
 
 
 class Measuring:
-    """Measures all settings from the smallest up, and then all again."""
+    """Measures all settings from the smallest up, then all once more."""
 
     def __init__(self, asked: LoaderProbe, clock: Clock, stop: Callable[[], bool]) -> None:
         self._asked = asked
@@ -62,7 +62,7 @@ class Measuring:
         self._left_out: dict[Setting, str] = {}
 
     def run(self) -> MeasuredSettings:
-        """All settings, or those measured before the user asked to stop.
+        """All settings, or those that were measured before the user asked to stop.
 
         Raises:
             UsageError: there is no such loader, or the budget is too small.
@@ -158,7 +158,7 @@ class Measuring:
                 tempfile.TemporaryDirectory(
                     prefix="autotune-loader-",
                     dir=own if len(own) <= LONGEST_TMP else "/tmp",
-                    ignore_cleanup_errors=True,  # a worker that was killed may end a moment later
+                    ignore_cleanup_errors=True,  # a killed worker may end a moment later
                 )
             )
             ranks = []
@@ -176,7 +176,7 @@ class Measuring:
     def _wait(
         self, ranks: Sequence[_Rank], done: Callable[[_Rank], bool], limit_s: float | None
     ) -> None:
-        """Until all are `done`; at most `limit_s`, or for so long as a first batch may take."""
+        """Wait until all are `done`: at most `limit_s`, or the limit of a first batch."""
         began = time.monotonic()
         while not all(rank.found is not None or done(rank) for rank in ranks):
             if self._stop():
@@ -190,7 +190,7 @@ class Measuring:
             time.sleep(POLL_S)
 
     def _look(self, rank: _Rank) -> None:
-        """Takes a rank's answer."""
+        """Take a rank's answer."""
         name = f"loader {self._asked.name}"
         rank.helper.poll()
         if rank.found is not None and rank.found.failed:
@@ -220,7 +220,7 @@ class Measuring:
         """Checks that the need can be compared.
 
         Raises:
-            UsageError: it is in tokens, and batches have no tokens.
+            UsageError: the need is in tokens, but batches have no tokens.
         """
         need = self._asked.need
         if need is not None and need.samples_per_s is None and row.rounds and not row.has_tokens:
@@ -234,7 +234,7 @@ class _Rank:
     """One loader's helper process."""
 
     def __init__(self, request: Load, logs: Path, limit_s: float) -> None:
-        # Without pinned memory a GPU is of no use, and must not be left with a context.
+        # Without pinned memory the helper needs no GPU, and must not open a context there.
         hidden = {} if request.pin_memory else NO_GPU
         self.helper = Helper(
             request, local.start_loader, logs=logs, limit_s=limit_s, environment=hidden
@@ -246,7 +246,7 @@ class _Rank:
         return found if isinstance(found, Loaded) else None
 
     def log_tail(self) -> str:
-        """The last of what it printed."""
+        """The end of its output."""
         return self.helper.log.read_text(errors="replace")[-LOG_TAIL:]
 
 

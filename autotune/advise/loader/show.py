@@ -21,15 +21,15 @@ from autotune.units import gib
 
 SHM = "/dev/shm"
 SHM_SHARE = 0.8
-"""Of it, above which it is called small."""
+"""If loaders use a larger share of /dev/shm, it is called small."""
 DIFFERS = 0.2
-"""Rounds whose medians are further apart are said to differ."""
+"""Rounds differ if their medians are further apart than this share."""
 
 
 def print_table(
     console: Console, measured: MeasuredSettings, choice: LoaderChoice | None, asked: LoaderProbe
 ) -> None:
-    """One row for each setting that was tried; the one to take in bold."""
+    """Print one row for each tried setting; the recommended one in bold."""
     unit = _unit(measured.rows)
     heads = ["workers", "prefetch", "pin", "batches/s", f"{unit}/s", "95 %", "first batch",
              "worker", "loader", SHM, "host"]  # fmt: skip
@@ -74,7 +74,7 @@ def sentence(choice: LoaderChoice, asked: LoaderProbe) -> str:
 
 
 def notes(measured: MeasuredSettings, asked: LoaderProbe, cores: int) -> list[str]:
-    """What else is to be known, a line each."""
+    """Notes, a line each."""
     rows = [row for row in measured.rows if row.rounds]
     said = [f"{_settings(of)}: failed: {why}" for why, of in _by_reason(
         (row.failed, row.setting) for row in measured.rows if row.failed).items()]  # fmt: skip
@@ -110,7 +110,7 @@ def as_json(
     asked: LoaderProbe,
     said: Sequence[str],
 ) -> str:
-    """Sizes in bytes, times in seconds."""
+    """The answer as JSON: sizes in bytes, times in seconds."""
     body = {
         "loader": asked.name,
         "ranks": asked.ranks,
@@ -178,7 +178,7 @@ def _of_machine(rows: Sequence[SettingRow], asked: LoaderProbe, cores: int) -> l
 
 
 def _of_shape(row: SettingRow, asked: LoaderProbe) -> list[str]:
-    """Whether the batches are other ones than what training was measured with."""
+    """A note if batches differ from those that training was measured with."""
     wanted = [asked.micro_batch, asked.seq_len][: len(row.shape)]
     if all(size in (None, found) for size, found in zip(wanted, row.shape, strict=True)):
         return []
@@ -195,7 +195,7 @@ def _by_reason(found: Iterable[tuple[str, Setting]]) -> dict[str, list[Setting]]
 
 
 def _settings(settings: Sequence[Setting]) -> str:
-    """The first of them, and how many more there are."""
+    """The first of `settings`, and the number of others."""
     more = len(settings) - 1
     return str(settings[0]) + (f" and {more} more" if more else "")
 
@@ -205,6 +205,6 @@ def _unit(rows: Sequence[SettingRow]) -> str:
 
 
 def lines(console: Console, said: Sequence[str]) -> None:
-    """Prints notes and the answer, whole."""
+    """Print notes and the answer without cutting lines."""
     for line in said:
         console.print(Text(printable(line, console)), soft_wrap=True)

@@ -1,5 +1,5 @@
-"""Answers before the GPUs are there: what fits, what to set, what is the least that does.
+"""Answers before the GPUs are there: what fits, what to set, and the fewest GPUs for it.
 
-Nothing here runs on a device. Models are counted and traced by a helper process, on tensors
-without data; the rest is the arithmetic that a study starts from.
+Nothing here runs on a device. A helper process counts and traces models, on tensors without data.
+The rest is the arithmetic from which a study starts.
 """

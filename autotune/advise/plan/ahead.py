@@ -1,8 +1,8 @@
 """Weighs the border of a study's own space on emulated GPUs, before its search: `--weigh`.
 
-The study must not load stand-ins for the libraries of its real devices. So another process weighs:
-this module, which `weighed_ahead` starts. It reads a `_Task` and then candidates, and writes a
-`_Told` for each: JSON, one a line. It ends with its input.
+The study must not load stand-ins for the libraries of its real devices. So `weighed_ahead` starts
+this module as another process. It reads a `_Task` and then candidates, and writes a `_Told` for
+each: JSON, one a line. It ends with its input.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ from autotune.study.samplers.frontier import ENOUGH
 from autotune.wire.helpers import Described
 
 SHARE = 0.1
-"""Of the budget, that weighing may take."""
+"""The largest share of the budget for weighing."""
 START_S = 20.0
-"""Until a process that weighs is ready: Python, torch, a compiler, and the first rank. On a
-machine with an H200 14 s were not enough (`results/real.md`)."""
+"""Seconds for the process to start: Python, torch, a compiler, and the first rank. On a machine
+with an H200 14 s were not enough (`results/real.md`)."""
 GRACE_S = 5.0
-"""After its time is over, for a weighing to end by itself."""
+"""Seconds, after its time is over, for a weighing to end by itself."""
 ROOM = 2
-"""Emulated cards have so much more memory: what does not fit is weighed, too."""
+"""Emulated cards have so many times the memory, to weigh also candidates that do not fit."""
 _STARTS_LOST = 2
-"""Starts of a group that a lost probe costs: it is tried again in a fresh one, and the next probe
+"""Starts of groups that a lost probe costs: it is tried again in a fresh one, and the next probe
 needs another."""
 _STEPS_S = 1.0
-"""Of a weighing in a live group, before there was one."""
+"""Assumed seconds of a weighing in a live group, before the first one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Task:
     card: str
     workload: dict[str, Any]
-    """As a manifest has it."""
+    """As in a manifest."""
     limits: Limits
 
 
@@ -73,11 +73,11 @@ class _Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class _Told:
-    """How a weighing ended."""
+    """The end of a weighing."""
 
     seen: EarlierProbe | None = None
     covers: bool = False
-    """Whether what needs more memory would end like it."""
+    """Whether candidates that need more memory would end like it."""
     start_s: float = 0.0
     compile_s: float = 0.0
     reason: str = ""
@@ -87,8 +87,8 @@ def weighed_ahead(
     space: Space, name: str, options: Options, earlier: Sequence[Earlier],
     note: Callable[[str], None],
 ) -> Earlier | None:  # fmt: skip
-    """Peaks around the border of `space` on real devices of that `name`, from emulated ones. None
-    if there are none; `note` is told why, or what was done."""
+    """Peaks around the memory limit in `space`, from emulated devices of that `name`. None without
+    any; `note` is told why, or what was weighed."""
     card = next((each for each in CARDS if is_such(each, name)), None)
     if card is None:
         note(f"--weigh: nothing was weighed: no card is known as {name}")
@@ -125,17 +125,17 @@ def weighed_ahead(
 
 
 class _Chooser:
-    """Chooses what is worth weighing.
+    """Chooses candidates that are worth weighing.
 
-    A weighing has to take less time than it saves: what a lost probe takes, times the chance that
-    one would be wrong, without it, on whether the candidate fits, times the chance that the
-    candidate is faster than the best that likely fits, by as much as is worth a probe.
+    A weighing has to take less time than it saves. It saves the time of a lost probe, times two
+    chances. One is that the prediction is wrong about whether the candidate fits. The other is
+    that the candidate is enough faster than the best that likely fits.
     """
 
     def __init__(self, space: Space, options: Options, earlier: Sequence[Earlier]) -> None:
         self.seen: list[EarlierProbe] = []
         self.why = ""
-        """Why some could not be weighed, to be put behind a line."""
+        """Why some could not be weighed, to append to a line."""
         self.traced: Trace | None = None
         self._space, self._earlier = space, list(earlier)
         self._objective = options.search.objective
@@ -143,23 +143,23 @@ class _Chooser:
         self._pace = Pace(space.workload, KIND, options)
         self._steps_s: list[float] = []
         self._imported: set[str] = set()
-        """Engines whose first start, which imports them, is over."""
+        """Engines that were imported, in their first start."""
         self._live: Build | None = None
         self._open = np.ones(len(space.candidates), dtype=bool)
         work = [step_cost_for(1.0, c, space.workload, self._objective) for c in space.candidates]
         self._work = np.log(work)
 
     def found(self, card: Card) -> Earlier:
-        """What was weighed, as a study takes it in."""
+        """All weighed candidates, as measurements of an earlier study."""
         workload = self._space.workload
         spec = f"emulated:{workload.world_size}x{card.name}"
         return Earlier(folder=spec, workload=workload, seen=self.seen, timed=False)
 
     def next(self) -> Candidate | None:
-        """What to weigh next; None if nothing is worth it."""
+        """The candidate to weigh next; None if none is worth it."""
         if len(self.seen) >= self._most or not self._open.any():
             return None
-        # Modelled times tell where the search would go; the study itself learns none of them.
+        # Modelled times show where the search would go; the study itself does not learn them.
         known = [*self._earlier,
                  Earlier(folder="", workload=self._space.workload, seen=self.seen)]  # fmt: skip
         predictor = Predictor(self._space, KIND, known, objective=self._objective)
@@ -178,7 +178,7 @@ class _Chooser:
         return self._space.candidates[place] if saved[place] > 0 else None
 
     def _seconds(self, build: Build) -> tuple[float, float]:
-        """Of a lost probe, and of a weighing."""
+        """Seconds of a lost probe, and of a weighing."""
         start_s = self._pace.start_s(build)
         steps_s = min(self._steps_s, default=_STEPS_S)
         return (
@@ -219,10 +219,11 @@ def _traced(space: Space, until: float) -> Trace | None:
 
 @contextmanager
 def _process(card: Card, space: Space, until: float) -> Iterator[Callable[[_Asked], _Told]]:
-    """What weighs a candidate, in a process that ends with this context.
+    """A function that weighs a candidate, in a process that ends with this context.
 
     Raises:
-        UsageError: cards cannot be emulated here, or the process ended or did not by `until`.
+        UsageError: cards cannot be emulated here, or the process ended, or was not ready at
+            `until`.
     """
     limits = replace(
         space.limits, capacity_bytes=ROOM * space.limits.capacity_bytes,
@@ -254,7 +255,7 @@ def _process(card: Card, space: Space, until: float) -> Iterator[Callable[[_Aske
 
 
 def _serve() -> None:
-    """Weigh what is asked for on stdin, until that ends."""
+    """Weigh candidates from stdin until its end."""
     lines = iter(sys.stdin.buffer.readline, b"")
     task = msgspec.json.decode(next(lines), type=_Task)
     workload = Workload.from_json(task.workload)
@@ -265,7 +266,7 @@ def _serve() -> None:
     card = next(each for each in CARDS if each.name == task.card)
 
     def gone() -> bool:
-        """Nothing is to be read while something is weighed, but for the end."""
+        """Whether stdin ended. No candidate comes during a weighing."""
         return bool(select.select([sys.stdin], [], [], 0)[0])
 
     def tell(told: _Told) -> None:

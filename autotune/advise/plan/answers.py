@@ -35,26 +35,26 @@ class Solved:
 
     quantity: Quantity
     value: int | None
-    """None where not even the least, or the most, of it fits."""
+    """None if not even the smallest, or the largest, value fits."""
     bound: str = ""
     """Why no larger value was tried; empty if one was."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a plan says."""
+    """The answer of a plan."""
 
     plans: Sequence[Plan]
     """By number of GPUs."""
     rows: Sequence[Expected]
     counts: Mapping[int, Expected | str] = field(default_factory=dict)
-    """Of several numbers of GPUs: what to set, or why there is nothing."""
+    """By number of GPUs, if several: the row to set, or why there is none."""
     solved: Solved | None = None
-    """`rows` has what fits with that."""
+    """`rows` has the rows with that value."""
 
     @property
     def to_set(self) -> Sequence[Expected]:
-        """What to set; for each number of GPUs where there are several."""
+        """The rows to set: one for each number of GPUs."""
         several = self.counts or self.solved
         return self.rows if several else [row for row in self.rows[:1] if row.may_fit]
 
@@ -62,7 +62,7 @@ class Answer:
 def answer(
     asked: PlanRequest, counts: Sequence[int], solve: Quantity | None, helpers: Helpers
 ) -> Answer:
-    """What to set on these numbers of GPUs; with `solve` on the first, or on any.
+    """The answer for these numbers of GPUs; `solve` takes the first, or any.
 
     Raises:
         UsageError: there is no such model, or no candidate.
@@ -80,8 +80,8 @@ def answer(
 
 
 def table(found: Plan) -> list[Largest]:
-    """The largest micro_batch of each build and length: first those that may fit, in the order in
-    which a study would try them; then the others, the smallest peak first."""
+    """The largest micro_batch of each build and length. First come those that may fit, in the
+    order of a study; then the others, the smallest peak first."""
 
     def key(each: Largest) -> tuple[float, ...]:
         return (0, *_order(each.row)) if each.row.may_fit else (1, each.row.peak.bytes)
@@ -90,23 +90,23 @@ def table(found: Plan) -> list[Largest]:
 
 
 def _order(row: Expected) -> tuple[float, float]:
-    """The order in which a study would try rows: likely fits first, then by expected value."""
+    """The order of a study: likely fits first, then by expected value."""
     return not row.fits, -row.value * row.chance
 
 
 def recommended(rows: Sequence[Expected]) -> Expected | None:
-    """What to set; None where nothing may fit."""
+    """The row to set; None if nothing may fit."""
     return min((each.row for each in largest(rows) if each.row.may_fit), key=_order, default=None)
 
 
 def fitting(rows: Sequence[Expected]) -> Expected | None:
-    """What to set, if it likely fits; else None."""
+    """The row to set if it likely fits; else None."""
     best = recommended(rows)
     return best if best is not None and best.fits else None
 
 
 def by_count(asked: PlanRequest, counts: Sequence[int], helpers: Helpers) -> Answer:
-    """What to set on each number of GPUs.
+    """The row to set on each number of GPUs.
 
     Raises:
         UsageError: there is no candidate for any number.
@@ -131,7 +131,7 @@ def _solved(found: Plan, row: Expected | None, *solved: Any) -> Answer:
 
 
 def why_not(found: Plan) -> str:
-    """The least memory that any candidate needs: of a GPU, or of the host if only that lacks."""
+    """The least memory of any candidate: of a GPU, or of the host if only that is too small."""
     limits = found.space.limits
     best = max(found.expected, key=lambda row: row.chance)
     if best.may_fit:
@@ -216,7 +216,7 @@ def _between(low: int, high: int, over: Mapping[int, float]) -> list[int]:
 
 
 def _likely_bytes(row: Expected) -> float:
-    """Bytes that the peak stays below with about the probability that a row needs to fit."""
+    """An upper bound of the peak, with about the probability that a row needs to fit."""
     return float((row.peak.bytes * row.peak.high_bytes) ** 0.5)
 
 

@@ -1,4 +1,4 @@
-"""The expected memory and speed of every candidate on GPUs that are not here."""
+"""The expected memory and speed of every candidate on imagined GPUs."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from autotune.study.predict.speed import MAGNITUDES, Magnitudes
 from autotune.wire.helpers import Count, Counted, Describe, Described
 
 Z90 = 1.645
-"""Standard deviations on either side of 90 %."""
+"""Standard deviations on either side of a 90 % interval."""
 LIKELY = 0.8
-"""A candidate fits if its probability of staying within the limits is at least this."""
+"""A candidate likely fits if its probability to stay within the limits is at least this."""
 MODELLED_OFF = 0.16
-"""17 of 19 published runs are within this share of what emulated GPUs tell of their speed:
+"""17 of 19 published runs are within this share of the speed of emulated GPUs:
 results/emulated_time.md. No interval of a modelled speed is narrower."""
 KIND = "cuda"
 COUNTED = 4
@@ -53,16 +53,16 @@ class Parts:
     activations: float
     logits: float
     buffers: float
-    """Weights that are gathered, and gradients on their way."""
+    """Gathered weights, and gradients on their way."""
     unused: float
-    """Reserved by torch's allocator, and not used."""
+    """Reserved by torch's allocator, but not used."""
     outside: float
     """Outside torch's allocator: CUDA's context, libraries, communication."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """One candidate."""
+    """The expectation for one candidate."""
 
     candidate: Candidate
     engine: str
@@ -71,24 +71,24 @@ class Expected:
     global_batch: int
     """In samples: micro_batch x grad_accum x gpus."""
     peak: Prediction
-    """Of a GPU; the interval is of 90 %."""
+    """The peak of a GPU, with a 90 % interval."""
     parts: Parts
     host_bytes: int
-    """Of all ranks."""
+    """Host memory of all ranks."""
     chance: float
-    """Probability of staying within the limits."""
+    """Probability to stay within the limits."""
     limited_by: Literal["device", "host"]
     """The memory whose limit it is likelier to exceed."""
     step_s: tuple[float, float, float]
-    """Of an optimizer step: low end, median and high end of the 90 % interval."""
+    """Seconds of an optimizer step: low end, median and high end of the 90 % interval."""
     tokens_per_s: tuple[float, float, float]
     """Over all GPUs; the slow end comes first."""
     traffic_bytes: float
-    """Sent by a rank in an optimizer step, by ring algorithms."""
+    """Bytes that a rank sends in an optimizer step, by ring algorithms."""
     value: float
     """Median of the objective."""
     weighed: bool = False
-    """Whether real ranks on emulated GPUs weighed it: the peak is theirs, or memory ran out."""
+    """Whether real ranks on emulated GPUs gave the peak, or ran out of memory."""
 
     @property
     def global_batch_tokens(self) -> int:
@@ -116,7 +116,7 @@ class Helpers:
         self._counted: dict[str, Counted] = {}
         self._described: dict[str, Described | str] = {}
         self.lengths: Sequence[int] = ()
-        """Lengths to count and trace with each request, because later requests may need them."""
+        """Lengths to count and trace with each request, for later requests."""
 
     def count(self, asked: Count) -> Counted:
         """The count. For some of `lengths` a parabola through a few of them gives the FLOPs."""
@@ -137,7 +137,7 @@ class Helpers:
         return self._counted[key]
 
     def describe(self, asked: Describe) -> Described | str:
-        """The trace, or the reason for having none."""
+        """The trace, or why there is none."""
         if set(asked.seq_lens) < set(self.lengths):
             found = self._once(replace(asked, seq_lens=list(self.lengths)))
             if isinstance(found, str):
@@ -155,8 +155,8 @@ class Helpers:
 
 
 def _parabola(lengths: Sequence[int], flops: Sequence[float]) -> Callable[[int], float] | None:
-    """FLOPs of a sample by its length: attention grows with the square. None where the last one
-    of `flops` does not lie on the parabola through the first three."""
+    """FLOPs of a sample by its length: attention grows with the square. None if the last of
+    `flops` is not on the parabola through the first three."""
     (a, b, c, last), (at_a, at_b, at_c, at_last) = lengths, flops
     slope = (at_b - at_a) / (b - a)
     bend = ((at_c - at_a) / (c - a) - slope) / (c - b)
@@ -168,7 +168,7 @@ def _parabola(lengths: Sequence[int], flops: Sequence[float]) -> Callable[[int],
 
 
 def _at(found: Described, lengths: Sequence[int]) -> Described:
-    """`found` for the lengths in these places alone."""
+    """`found` for only the lengths in these places."""
 
     def some(values: list[list[int]]) -> list[list[int]]:
         return [values[place] for place in lengths]
@@ -181,7 +181,7 @@ def _at(found: Described, lengths: Sequence[int]) -> Described:
 
 
 Weighed = Mapping[tuple[int, Candidate], Outcome]
-"""By number of GPUs and candidate: how it ended on emulated GPUs."""
+"""Outcomes on emulated GPUs, by number of GPUs and candidate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +191,7 @@ class PlanRequest:
     options: Options
     card: Card
     host_bytes: int | None
-    """Of host memory; None if it is not checked."""
+    """Bytes of host memory; None if it is not checked."""
     fused: bool = True
     """Whether to assume fused kernels, even if they are not installed here."""
     earlier: Sequence[Earlier] = ()
@@ -217,7 +217,7 @@ class Plan:
     untraced: str
     """Why closed forms were used; empty if the model was traced."""
     speed_known: bool
-    """Whether anything is known of the card's speed."""
+    """Whether the card's speed is known."""
     expected: list[Expected]
     """In the order of the space's candidates."""
 
@@ -271,10 +271,10 @@ def _holes(found: Described) -> str:
 
 
 def magnitudes(card: Card) -> Magnitudes | None:
-    """Those of a card that is known by name."""
+    """The magnitudes of a known card; None for an unknown one."""
     if card.flops_per_s is None or card.memory_bytes_per_s is None:
         return None
-    # Half of what the data sheet promises is what large products reach.
+    # Large products reach half of the data sheet's rate.
     return replace(
         MAGNITUDES[KIND],
         flops_per_s=0.55 * card.flops_per_s,
@@ -311,7 +311,7 @@ def _expected(
             if outcome.measurement is not None:
                 peak = Prediction(*[outcome.measurement.peaks.device_bytes] * 3)
         one_s = step_cost_for(1.0, candidate, workload, options.search.objective)
-        assert isinstance(predictor.memory, MemoryModel)  # a plan is of a model
+        assert isinstance(predictor.memory, MemoryModel)  # plans are for models
         found.append(Expected(
             candidate=candidate,
             engine=engine.name,
@@ -342,7 +342,7 @@ def _parts(space: Space, memory: MemoryModel, place: int, *, stay: bool) -> Part
     over = with_unused - unused
     if stay or candidate.zero_stage > 0:
         gradients = min(state.gradients, over)
-    else:  # they come as activations go
+    else:  # gradients come as activations go
         gradients = over - before_gradients(workload, candidate, over, state.gradients)
     buffers = min(engine.passing_bytes(workload, candidate, KIND), over - gradients)
     rest = over - gradients - buffers
@@ -366,13 +366,13 @@ class Largest:
     """The largest micro_batch of one build and length."""
 
     row: Expected
-    """Of the largest that fits; or else that may; or else of the smallest."""
+    """The row of the largest that likely fits, else of the largest that may, else the smallest."""
     may: int | None
     """The largest that may fit."""
 
 
 def largest(rows: Sequence[Expected]) -> list[Largest]:
-    """Of each build and length."""
+    """The largest micro_batch of each build and length."""
     alike: dict[object, list[Expected]] = {}
     for row in rows:  # ascending in micro_batch
         alike.setdefault((row.candidate.build, row.candidate.seq_len), []).append(row)

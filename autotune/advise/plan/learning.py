@@ -1,4 +1,4 @@
-"""Corrections for a plan from what studies measured, also on other GPUs."""
+"""Corrections for a plan from the measurements of studies, also on other GPUs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def learn(asked: PlanRequest, place: Path) -> tuple[PlanRequest, list[str]]:
     user. `place` is a study, or a folder of studies.
 
     Raises:
-        UsageError: there is no such folder, or nothing in it to learn from.
+        UsageError: there is no such folder, or it has no useful study.
     """
     if not place.is_dir():
         what = "is no folder" if place.exists() else "there is no such folder"
@@ -34,7 +34,7 @@ def learn(asked: PlanRequest, place: Path) -> tuple[PlanRequest, list[str]]:
     for folder in newest_first(place):
         if left == 0 or len(found) == MOST_STUDIES:
             break
-        with suppress(Exception):  # whatever is wrong with it, the plan does without
+        with suppress(Exception):  # the plan does without a damaged study
             then = manifest.read(folder)
             if then.fingerprint["kind"] != KIND:
                 on_cpu += 1
@@ -69,6 +69,6 @@ def is_such(card: Card, name: str) -> bool:
     """Whether `name` is NVML's name of this card."""
     words = re.split(r"[\s_-]", name)
     known = {plain_name(each.name): each for each in CARDS}
-    # More words say more: an "H100 PCIe" is no "H100".
+    # Longer names come first: an "H100 PCIe" is no "H100".
     named = (known.get(plain_name("".join(words[:n]))) for n in range(len(words), 0, -1))
     return next((each for each in named if each), None) == card

@@ -1,4 +1,4 @@
-"""What fits of a user's own script: the script itself, unchanged, on emulated GPUs."""
+"""A plan for a user's script: the script runs, unchanged, on emulated GPUs."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from autotune.study.judging import Judge
 from autotune.wire.budget import StopFlag
 
 _MOST_GUESSES = 8
-"""Of where the limit is; then what is left is halved."""
+"""The most guesses of the limit; then the remaining range is halved."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Border:
-    """The largest micro_batch that fits, the other values being equal; the least if none does."""
+    """The largest micro_batch that fits, with equal other values; the least if none fits."""
 
     candidate: Candidate
     outcome: Outcome
     above: tuple[Candidate, Outcome] | None
-    """The next larger one, and how it ended; None if no larger one was asked for."""
+    """The next larger one and its outcome; None if no larger one was requested."""
 
     def grad_accum(self, workload: Workload) -> int:
-        """Of the replicas that ran."""
+        """Micro-steps of a step, for the replicas that ran."""
         ran = self.outcome.measurement.ran if self.outcome.measurement else None
         replicas = ran.data_parallel if ran else None
         return workload.over(replicas, self.candidate).micro_steps(self.candidate)
@@ -54,21 +54,21 @@ class Border:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptPlan:
-    """What fits on so many GPUs."""
+    """The plan for a number of GPUs."""
 
     gpus: int
     space: Space
     rows: Sequence[Border]
-    """Those that fit by modelled throughput, then the others."""
+    """Fitting rows by modelled throughput, then the others."""
 
 
 Weigh = Callable[[Candidate], Outcome]
 
 
 def largest(candidates: Sequence[Candidate], limit_bytes: int, weigh: Weigh) -> Border:
-    """The largest micro_batch of `candidates` that fits. They differ in it alone.
+    """The largest micro_batch of `candidates` that fits. They differ only in it.
 
-    Peaks grow with it. Two that are known say where the limit is; what is next to it is weighed.
+    Peaks grow with it. Two known peaks give a guess of the limit, and its neighbours are weighed.
     """
     by_batch = {each.micro_batch: each for each in candidates}
     values, known = sorted(by_batch), dict[int, Outcome]()
@@ -101,8 +101,8 @@ def _next(values: Sequence[int], known: Mapping[int, Outcome], limit_bytes: int)
 
 
 def _crossing(known: Mapping[int, Outcome], limit_bytes: int) -> float:
-    """The micro_batch whose peak is the limit, as the two largest known peaks say. As one says, if
-    all of it grew in proportion: not too much."""
+    """The micro_batch whose peak is the limit, by the two largest known peaks. With one, the whole
+    peak is taken as proportional, which does not overshoot."""
     peaks = {
         value: each.measurement.peaks.device_bytes for value, each in known.items()
         if each.measurement is not None
@@ -118,11 +118,11 @@ class ScriptScale:
     def __init__(
         self, cards: Emulation, card: Card, stack: ExitStack, note: Callable[[str], None]
     ) -> None:
-        """`cards` has been entered; `stack` ends what is started; `note` takes lines."""
+        """`cards` was entered; `stack` ends started processes; `note` takes lines."""
         self._cards, self._card = cards, card
         self._note = note
         self.stop = StopFlag()
-        """True once the user asked to stop."""
+        """True after the user asked to stop."""
         stack.callback(self.stop.restore)
         logs = tempfile.TemporaryDirectory(prefix="autotune-plan-")
         self._logs = Path(stack.enter_context(logs))
@@ -130,12 +130,12 @@ class ScriptScale:
     def plan(
         self, options: Options, gpus: int, host_bytes: int, told: Callable[[int, int, str], None]
     ) -> ScriptPlan:
-        """What fits on `gpus` of the cards, and what was weighed when the user ended it. `told`
-        learns how many rows are known, of how many, and what is weighed next.
+        """The plan for `gpus` of the cards, complete or until the user ended it. `told` gets the
+        numbers of known and of all rows, and the next candidate.
 
         Raises:
-            UsageError: options that the script cannot be told, or no rank for each GPU.
-            ModelError: the script failed, and not for memory.
+            UsageError: the command has no place for an option, or no rank for each GPU.
+            ModelError: the script failed for another reason than memory.
         """
         self._cards.state.units = gpus
         self._cards.state.machine = GPUS_OF_A_MACHINE
@@ -182,7 +182,7 @@ class ScriptScale:
 
 
 def _without_log(text: str) -> str:
-    """`text` without the name of a log, which is gone when it is read."""
+    """`text` without the name of a log, which is deleted soon."""
     return re.sub(r"; see \S*launch\d+\.log$", "", text)
 
 
@@ -196,7 +196,7 @@ def script_scale(card: Card, gpus: int, note: Callable[[str], None]) -> Iterator
     """A scale for scripts on up to `gpus` of `card`; no process is left afterwards.
 
     Raises:
-        UsageError: cards cannot be emulated here, or not so many.
+        UsageError: so many cards cannot be emulated here.
     """
     if gpus > MOST_UNITS:
         raise UsageError(f"--gpus {gpus}x{card.name}: with --script at most {MOST_UNITS}")

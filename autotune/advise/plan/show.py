@@ -22,24 +22,24 @@ from autotune.space.space import LEFT_OUT, NO_LIMIT
 from autotune.units import gib
 
 BARS = 5
-"""Rows that are drawn."""
+"""The most rows with bars."""
 _PARTS = {
     "parameters": ("params", "P", "blue"), "gradients": ("grads", "G", "cyan"),
     "optimizer": ("optim", "O", "magenta"), "activations": ("activ", "A", "green"),
     "logits": ("logits", "L", "yellow"), "buffers": ("buffer", "B", "red"),
     "unused": ("unused", "u", "white"), "outside": ("outside", ".", "bright_black"),
 }  # fmt: skip
-"""Of a peak: heading, sign in a bar, which shows it without colours, and colour."""
+"""For each part of a peak: heading, sign in a bar without colours, and colour."""
 _GIB = 2**30
 _ANY_WIDTH = 10_000
 _BY = {"by": "weighed: its peak is that of a real rank on emulated GPUs; expected: by formulas"}
 _MANY = 20
-"""Values that are not listed any more."""
+"""So many values are not listed any more."""
 _HIGH_CEILING = 0.9
 
 
 def print_answer(console: Console, found: Answer, most: int) -> None:
-    """Prints a plan for people: at most so many rows of a table."""
+    """Print a plan, with at most `most` rows of a table."""
     if found.counts:
         _print_counts(console, found)
     elif found.solved is not None:
@@ -49,7 +49,7 @@ def print_answer(console: Console, found: Answer, most: int) -> None:
 
 
 def _print_table(console: Console, found: Plan, rows: Sequence[Largest], most: int) -> None:
-    """What fits, one row for each build and length, and what would not."""
+    """Print one row for each build and length; first those that fit."""
     _head(console, found)
     shown = list(rows[:most])
     table, parts = _table(found, shown), _parts(shown)
@@ -135,13 +135,13 @@ def _print_solved(console: Console, answer: Answer, solved: Solved) -> None:
 
 
 def _notes(console: Console, lines: Sequence[str]) -> None:
-    """Indented, and never cut."""
+    """Print lines, indented and never cut."""
     for line in lines:
         console.print(Text(f"  {line}"), soft_wrap=True)
 
 
 def _print_bars(console: Console, found: Plan, rows: Sequence[Expected]) -> None:
-    """What peaks are made of, as a share of the capacity, with a mark at the ceiling."""
+    """Print the parts of peaks as bars, as shares of the capacity, with a mark at the ceiling."""
     limits = found.space.limits
     wide = max(20, min(console.width - 30, 80))
     ceiling = round(wide * limits.ceiling)
@@ -207,7 +207,7 @@ def record(row: Expected) -> dict[str, Any]:
 
 
 def flattened(body: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """`body` with names such as peak_bytes for what is nested; a candidate's own stay."""
+    """`body` with names such as peak_bytes for nested values; a candidate's names stay."""
     found: dict[str, Any] = {}
     for name, value in body.items():
         if isinstance(value, dict):
@@ -228,7 +228,7 @@ def _head(console: Console, found: Plan) -> None:
 
 
 def _fixed(found: Plan) -> dict[str, str]:
-    """Values by name; of what is left out, all."""
+    """Fixed values by name; with all values that are left out."""
     values: dict[str, list[str]] = {}
     for each in found.space.fixed:
         values.setdefault(each.name, []).append(each.value)
@@ -274,7 +274,7 @@ def _without(plans: Sequence[Plan]) -> list[str]:
     for found in plans:
         for each in found.space.fixed:
             if each.name == LEFT_OUT:
-                why = each.why.removesuffix(" x ranks")  # where there are several
+                why = each.why.removesuffix(" x ranks")  # if there are several
                 counts.setdefault((why, each.value), []).append(found.gpus)
     whats: dict[str, list[str]] = {}
     for (why, what), on in counts.items():
@@ -310,7 +310,7 @@ def _table(found: Plan, rows: Sequence[Largest]) -> Table:
 
 
 def _above_ceiling(found: Plan, rows: Sequence[Largest]) -> list[str]:
-    """What a higher ceiling would do for rows that fit the card; empty if nothing."""
+    """The gain of a higher ceiling for rows that fit the card; empty without one."""
     limits = found.space.limits
     allowed = _HIGH_CEILING * limits.capacity_bytes
     near = [each.row for each in rows if not each.row.may_fit
@@ -333,12 +333,12 @@ def _looked_at(found: Plan) -> str:
 
 
 def _number(number: int, each: Largest) -> str:
-    """Its place in the order in which a study would try candidates; "-" if it would not."""
+    """Its place in a study's order of candidates; "-" if a study would not try it."""
     return str(number) if each.row.may_fit else "-"
 
 
 def _parts(rows: Sequence[Largest], *, numbered: bool = False) -> Table:
-    """What the peaks of these rows are made of, and what the host holds."""
+    """The parts of these rows' peaks, and the host's memory."""
     heads = [*(["#"] if numbered else []), *(head for head, _, _ in _PARTS.values()), "host"]
     cells = (
         [
@@ -357,7 +357,7 @@ def _width(console: Console, table: Table) -> int:
 
 
 def _print_whole(console: Console, table: Table) -> None:
-    """Prints all columns, even on a narrower console, which then wraps the lines."""
+    """Print all columns. A narrower console wraps the lines."""
     narrow, console.width = console.width, max(console.width, _width(console, table))
     console.print(table)
     console.width = narrow
@@ -368,7 +368,7 @@ def _colour(row: Expected) -> str:
 
 
 def _axes_of(rows: Sequence[Expected]) -> dict[str, str]:
-    """Labels and names of the axes on which `rows` differ or say something."""
+    """Labels and names of axes on which `rows` differ, or are not plain."""
     values = {name: {getattr(row.candidate, name) for row in rows} for name in AXES}
     return {
         axis.label: axis.name for axis in AXES.values()

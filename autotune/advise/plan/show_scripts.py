@@ -1,4 +1,4 @@
-"""Prints what fits of a script: a table, JSON or CSV."""
+"""Prints plans for a script: as a table, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEGEND = (
 
 
 def print_plans(console: Console, plans: Sequence[ScriptPlan], most: int) -> None:
-    """At most `most` rows of each."""
+    """Print at most `most` rows of each plan."""
     for plan in plans:
         axes = [each for each in shown_axes(plan.space.axes, of_script=True)
                 if each.name != "micro_batch"]  # fmt: skip
@@ -96,7 +96,7 @@ def _records(plans: Sequence[ScriptPlan]) -> list[dict[str, Any]]:
 
 
 def _ended(outcome: Outcome | None) -> dict[str, Any]:
-    """How a launch ended; all None if there was none."""
+    """The end of a launch; all None without one."""
     found = None if outcome is None else outcome.measurement
     return {
         "fits": outcome and outcome.verdict.fits,

@@ -1,4 +1,4 @@
-"""Weighs what a plan recommends: real ranks on emulated GPUs, until each row stands on a peak."""
+"""Weighs the rows of a plan: real ranks on emulated GPUs, until each row has a real peak."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from autotune.wire.budget import StopFlag
 from autotune.wire.stopping import Rule
 
 GPUS_OF_A_MACHINE = 8
-"""More of them talk over the network."""
+"""More GPUs communicate over the network."""
 LIMIT_S = 900.0
-"""Of one candidate."""
+"""Seconds for one candidate."""
 RULE = Rule(
     warmup_steps=2, warmup_tolerance=math.inf, warmup_limit_s=0.0,
     timed_steps=2, half_width=math.inf, timed_limit_s=0.0,
 )  # fmt: skip
-"""Of a probe: the peak stands in the second step, and a modelled time is the same in each."""
+"""The rule of a probe: the second step shows the peak, and modelled times are all the same."""
 
 
 class Scale:
@@ -46,7 +46,7 @@ class Scale:
         self, cards: Emulation, card: Card, stack: ExitStack, note: Callable[[str], None],
         gone: Callable[[], bool],
     ) -> None:  # fmt: skip
-        """`cards` has been entered; `stack` ends what is started; `note` takes lines."""
+        """`cards` was entered; `stack` ends started processes; `note` takes lines."""
         self.note = note
         self._gone = gone
         self._stop = StopFlag()
@@ -60,7 +60,7 @@ class Scale:
         self._runner: Runner | None = None
 
     def weigh(self, found: Plan, candidate: Candidate, limit_s: float = LIMIT_S) -> Outcome:
-        """How `candidate` ends under the limits of the plan `found`.
+        """The outcome of `candidate` under the limits of the plan `found`.
 
         Raises:
             StopRequestedError: the user asked to stop.
@@ -102,9 +102,10 @@ def scale(
     gone: Callable[[], bool] = lambda: False,
     context: Mapping[str, int] = MappingProxyType({}),
 ) -> Iterator[Scale]:
-    """A scale for plans on `card`, with `room` times its memory; no process of it is left
-    afterwards. Who asked may be `gone`: then weighing ends. A process holds `context` beside
-    tensors, bytes by the name of the card, where they are known.
+    """A scale for plans on `card`, with `room` times its memory; no process is left afterwards.
+
+    Weighing ends if `gone` becomes true. `context` are known bytes of a process beside tensors, by
+    the name of the card.
 
     Raises:
         UsageError: cards cannot be emulated here.
@@ -116,14 +117,14 @@ def scale(
 
 
 Again = Callable[[Weighed], Answer]
-"""Answers by what was weighed."""
+"""Makes the answer with weighed outcomes."""
 Told = Callable[[int, int, str], None]
-"""Learns how many rows stand, of how many, and what is weighed next."""
+"""Gets the number of weighed rows, of all rows, and the next candidate."""
 
 
 def weighed(found: Answer, again: Again, scale: Scale, most: int, told: Told) -> Answer:
-    """The answer `found`, once each of its first `most` rows stands on a weighed peak. Rows that
-    cannot be weighed, or were not when the user ended it, are as they are expected."""
+    """The answer `found` after weighing its first `most` rows. Rows that could not be weighed, or
+    not before the user ended it, keep their expectations."""
     known: dict[tuple[int, Candidate], Outcome] = {}
     failed: set[tuple[int, Candidate]] = set()
     while True:
@@ -151,7 +152,7 @@ def weighed(found: Answer, again: Again, scale: Scale, most: int, told: Told) ->
 
 
 def _rows(found: Answer, most: int) -> Iterator[tuple[Plan, Expected]]:
-    """The rows of the answer, and the plans that they are of."""
+    """The rows of the answer with their plans."""
     if found.counts or found.solved:
         by_gpus = {plan.gpus: plan for plan in found.plans}
         yield from ((by_gpus[row.gpus], row) for row in found.rows)
@@ -163,7 +164,7 @@ def _rows(found: Answer, most: int) -> Iterator[tuple[Plan, Expected]]:
 def _unweighed(
     plan: Plan, row: Expected, known: Collection[tuple[int, Candidate]]
 ) -> Candidate | None:
-    """What has to be weighed before `row` stands: it, or a larger micro_batch that may fit."""
+    """The next candidate to weigh for `row`: its own, or a larger micro_batch that may fit."""
     if (plan.gpus, row.candidate) not in known:
         return row.candidate
     alike = [

@@ -1,4 +1,4 @@
-"""A row of a plan as configurations that other tools take; they say that nothing was measured."""
+"""A row of a plan as other tools' configurations, with a note that nothing was measured."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from autotune.space.options import Options
 from autotune.units import gib
 
 COMMENT = "_comment"
-"""A key that an engine and those who read its file pass over, at the top alone. Arguments of a
-Trainer have no room for one: README.txt speaks for these."""
+"""A key that engines and readers of their files ignore at the top level. A Trainer's arguments
+cannot have it: README.txt has the note for them."""
 README = "README.txt"
 _OF_TRAINER = (
     "A Trainer of transformers takes hf.py: the DeepSpeed config in it leaves the learning rate to"
@@ -30,7 +30,7 @@ def write(row: Expected, found: Plan, options: Options, folder: Path) -> dict[st
     format.
 
     Raises:
-        OSError: they cannot be written.
+        OSError: the files cannot be written.
     """
     expected = (
         f"expected by a plan, not measured: a peak of {gib(row.peak.bytes)} of"
@@ -60,7 +60,7 @@ def write(row: Expected, found: Plan, options: Options, folder: Path) -> dict[st
 
 
 def start(row: Expected, folder: Path) -> str:
-    """How a training script is started, with the files in `folder`."""
+    """The command that starts a training script with the files in `folder`."""
     ranks = "1 rank" if row.gpus == 1 else f"all {row.gpus} ranks"
     path = folder / "launch.sh"
     at = f"{path}" if len(path.parts) > 1 else f"./{path}"

@@ -1,16 +1,16 @@
 """Emulated GPUs: torch's CUDA build, and all that trains with it, without a GPU.
 
-Stand-ins take the place of the CUDA libraries that torch links (`build.py`). All that runs on the
-host is real: torch's allocator with its fragmentation and its out-of-memory errors, streams,
-process groups, DeepSpeed's accelerator, inductor and Triton. Memory of a card is counted, and
-backed by nothing but what small copies touch. Kernels do nothing: computed values are zeros.
-Their time is modelled (`csrc/clock.h`): events tell what work takes by its shapes and by what the
-card achieves (`rates.py`). cuDNN is not emulated, so torch takes its own kernels of attention.
+Stand-ins replace the CUDA libraries that torch links (`build.py`). The host's part is real:
+torch's allocator with its fragmentation and its out-of-memory errors, streams, process groups,
+DeepSpeed's accelerator, inductor and Triton. Memory of a card is counted; only small copies touch
+real memory. Kernels do nothing: computed values are zeros. Their time is modelled
+(`csrc/clock.h`). It follows from the work's shapes and from the rates of the card (`rates.py`).
+cuDNN is not emulated, so torch uses its own kernels of attention.
 
 Contracts:
 
-- All processes of one emulation share one file (`layout.py`, `csrc/state.h`), so each sees what
-  the others hold, through cudaMemGetInfo and NVML alike. What a dead process held is free.
-- What has no stand-in refuses, and says its name once; it never pretends.
-- `wire.emulated.emulating()` is the one place that says so to code that compares values.
+- All processes of one emulation share one file (`layout.py`, `csrc/state.h`). So each sees the
+  others' memory, by cudaMemGetInfo and by NVML. A dead process's memory is free.
+- A function without a stand-in refuses, and prints its name once.
+- Code that compares computed values asks `wire.emulated.emulating()`, and nothing else.
 """

@@ -1,7 +1,7 @@
 """Builds the stand-ins for the libraries that torch's CUDA build links, once for each torch.
 
-`csrc/` has what is written by hand. All other functions of the real libraries get a stub: cuBLAS's
-succeed and do nothing, those of the runtime and of NCCL refuse and say so once. Declarations come
+`csrc/` has handwritten functions. All others of the real libraries get a stub. cuBLAS's stubs
+succeed and do nothing; those of the runtime and of NCCL refuse with a message. Declarations come
 from the headers of torch's own wheels, so no CUDA toolkit is needed.
 """
 
@@ -28,14 +28,14 @@ class _Library:
     """One stand-in."""
 
     stem: str
-    """Before ".so."."""
+    """Its name before ".so."."""
     sources: tuple[str, ...]
     stub: str = ""
-    """Body of each function that is not written; empty where there is no real library here."""
+    """Body of each stub; empty without a real library here."""
 
 
 _CORE = ("state.c", "memory.c", "clock.c", "costs.c", "modules.c")
-"""What all of them share."""
+"""Files in all libraries."""
 _REFUSE = 'say_missing("{name}"); return {error};'
 _LIBRARIES = (
     _Library("libcuda", ("cuda.c",)),
@@ -46,14 +46,14 @@ _LIBRARIES = (
     _Library("libnvidia-ml", ("nvml.c",)),
 )
 OLD_DRIVER = "before_r510"
-"""The folder with NVML as drivers before R510 have it."""
+"""The folder with NVML of drivers before R510."""
 
 
 def cuda_torch() -> TorchBuild:
     """This interpreter's torch.
 
     Raises:
-        UsageError: there is none, or it is built without CUDA.
+        UsageError: there is no torch, or it is built without CUDA.
     """
     build = torch_build()
     if build is None:
@@ -72,7 +72,7 @@ def libraries(torch: TorchBuild | None = None) -> Path:
     Builds them at the first call (10 s), in $XDG_CACHE_HOME/autotune/emulated.
 
     Raises:
-        UsageError: what the build needs is not there; names it.
+        UsageError: a file or program for the build is missing; the message names it.
     """
     torch = torch or cuda_torch()
     text = "".join(path.read_text() for path in sorted(SOURCES.rglob("*.[ch]")))
@@ -101,7 +101,7 @@ def libraries(torch: TorchBuild | None = None) -> Path:
 
 
 def preloads(folder: Path, *, before_r510: bool = False) -> list[Path]:
-    """The stand-ins in the order in which they need one another."""
+    """The stand-ins in the order of their dependencies."""
     found = [next(folder.glob(f"{library.stem}.so.*")) for library in _LIBRARIES]
     return [*found[:-1], folder / OLD_DRIVER / found[-1].name] if before_r510 else found
 

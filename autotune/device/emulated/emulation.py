@@ -1,4 +1,4 @@
-"""One emulation: cards that are not there, for this process and all that it starts."""
+"""One emulation: emulated cards for this process and its children."""
 
 from __future__ import annotations
 
@@ -31,37 +31,36 @@ from autotune.wire.emulated import VARIABLE
 
 _MIG_SLICES = 7
 _MOST_BYTES = 1 << 46
-"""Half of what a process of x86-64 has addresses for."""
+"""Half of the address space of a process on x86-64."""
 FLAG = "--device emulated"
 NOT_SUPPORTED = 3
-"""What NVML says of questions that a device has no answer to."""
+"""NVML's answer if a device does not support a function."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """The driver that the emulated machine has."""
+    """The driver of the emulated machine."""
 
     version: str = "580.65.06"
     cuda: str = ""
-    """The newest CUDA that it runs, "12.8"; by default what torch is built for."""
+    """The newest CUDA that it runs, e.g. "12.8"; by default torch's."""
     before_r510: bool = False
-    """NVML without the functions that came with R510."""
+    """Whether NVML lacks the functions that came with R510."""
 
 
 class Emulation:
-    """Emulated cards, there until `close`.
+    """Emulated cards until `close`.
 
-    As a context, before torch is imported, this process has them, too; else only processes that
-    get `environment`. `units` can be changed at any time: what NVML answers, who throttles.
+    If entered as a context before torch is imported, this process has them, too. Else only
+    processes with `environment` have them. `units` may be changed at any time, e.g. to throttle.
     """
 
     def __init__(self, spec: str, driver: Driver | None = None, mig: int = 0) -> None:
-        """Cards as in "8xH100", "4x24GiB" or "1xH100+2xT4", each in `mig` instances if not 0.
-        Those of two machines, "2x8xH100", are as one machine's but for the time of collectives.
+        """Cards as in "8xH100", "4x24GiB" or "1xH100+2xT4", each in `mig` instances if not 0. With
+        two machines, "2x8xH100", only the time of collectives differs.
 
         Raises:
-            UsageError: a card that nobody knows, no compiler, no room for files, or a torch
-                without CUDA.
+            UsageError: an unknown card, no compiler, no room for files, or a torch without CUDA.
         """
         driver = driver or Driver()
         nodes, each = _machines(spec)
@@ -94,14 +93,14 @@ class Emulation:
             VARIABLE: str(path),
             "LD_PRELOAD": ":".join(preloaded),
             "TRITON_LIBCUDA_PATH": str(folder),
-            # cuDNN is not emulated: torch takes its own kernels of attention. The first name is
-            # that of torch 2.9 and 2.10.
+            # cuDNN is not emulated: torch uses its own kernels of attention. The first name is for
+            # torch 2.9 and 2.10.
             "TORCH_CUDNN_SDPA_PREFERRED": "0",
             "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1",
         }
 
     def _share(self) -> Path:
-        """From now on `state` is in a file, for all processes; its path."""
+        """Move `state` to a file for all processes; returns its path."""
         self._home = Path(tempfile.mkdtemp(prefix="emulated-gpus-"))
         path = self._home / "state"
         try:
@@ -114,7 +113,7 @@ class Emulation:
         return path
 
     def close(self) -> None:
-        """The cards are gone; processes that use them go on with what they have mapped."""
+        """Remove the cards. Processes that use them keep their mapping."""
         shutil.rmtree(self._home, ignore_errors=True)
 
     def __enter__(self) -> Self:
@@ -146,11 +145,11 @@ class Emulation:
         return list(self.state.unit[: self.state.units])
 
     def held_bytes(self, unit: int = 0) -> int:
-        """Memory of a device that processes hold, dead ones included until somebody asks."""
+        """Memory of processes on a device. Dead ones count until the next question to it."""
         return sum(each.used[unit] for each in self.state.process if each.pid)
 
     def know(self, context: Mapping[str, int]) -> None:
-        """Have a process hold `context` beside tensors: bytes, by the name of the card."""
+        """Set the bytes of a process's context, by the name of the card."""
         for unit in self.units:
             unit.context = context.get(unit.name.decode(), unit.context)
 

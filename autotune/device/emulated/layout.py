@@ -9,7 +9,7 @@ MOST_PROCESSES = 512
 
 
 class UnitRow(ctypes.Structure):
-    """What CUDA counts as one device. `csrc/state.h` explains the fields; sizes in bytes."""
+    """One device for CUDA. `csrc/state.h` explains the fields; sizes are in bytes."""
 
     _fields_ = (
         ("name", ctypes.c_char * 96),

@@ -1,18 +1,20 @@
-"""What a card holds beside tensors, and its multiprocessors' limits.
+"""Memory of a card beside tensors, and its multiprocessors' limits.
 
-Totals are those of torch's out-of-memory messages with drivers of 2025 and later ("total capacity
-of"): the most frequent value among public reports of a card. Contexts are medians of what such
-messages leave over: "this process has" less "allocated" and "reserved but unallocated", in jobs of
-one GPU. Both by about ten messages a card, so a context is good to some 50 MiB: HiDream-ai/VAREdit
-#6, Kwai-Keye/Keye #11, awslabs/keys_values #92 (A100), pytorch/torchchat #1341 (RTX 4090),
-Wan-Video/Wan2.1 #465 (RTX 5090), ArcInstitute/evo2 #190 (L4), QwenLM/Qwen3-VL #2097 (L40). One
-message alone stands behind B200 and GB10. Cards not listed have the median of the others. H100 and
-H200 were measured: `results/real.md`; messages say 690 and 600.
+Totals are from torch's out-of-memory messages with drivers of 2025 and later ("total capacity
+of"). They are the most frequent value among public reports of a card. Contexts are medians from
+such messages of one-GPU jobs: "this process has" less "allocated" and "reserved but unallocated".
+There are about ten messages a card, so a context is good to some 50 MiB. B200 and GB10 have one
+message. Cards not listed have the median of the others. H100 and H200 were measured:
+`results/real.md`; messages say 690 and 600. Some sources:
 
-NCCL: NVIDIA/nccl #964 (544 MB for 2 ranks of A100, 688 for 3 and 4), sgl-project/sglang #30908
-(576 MiB for 8 of GB200, as much again for each further communicator), and one rank of H100 and
-H200, 564 and 560 MiB (`results/real.md`); the rest lies between these.
-Without NVLink, ranks of RTX 3090 and L40S hold 20 to 130 MiB more than a job of one GPU.
+- A100: HiDream-ai/VAREdit #6, Kwai-Keye/Keye #11, awslabs/keys_values #92
+- RTX 4090: pytorch/torchchat #1341; RTX 5090: Wan-Video/Wan2.1 #465
+- L4: ArcInstitute/evo2 #190; L40: QwenLM/Qwen3-VL #2097
+
+NCCL: NVIDIA/nccl #964 (544 MB for 2 ranks of A100, 688 for 3 and 4); sgl-project/sglang #30908
+(576 MiB for 8 of GB200, the same for each further communicator); and one rank of H100 and H200,
+564 and 560 MiB (`results/real.md`). The rest lies between these. Without NVLink, ranks of RTX 3090
+and L40S hold 20 to 130 MiB more than a job of one GPU.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """Of one multiprocessor. Source: CUDA programming guide, "Compute Capabilities"."""
+    """Limits of one multiprocessor. Source: CUDA programming guide, "Compute Capabilities"."""
 
     shared_per_block: int
     shared_per_sm: int
@@ -45,7 +47,7 @@ _LIMITS = {
     (12, 1): Multiprocessor(99 << 10, 100 << 10, 1536),
 }
 
-# MiB: the total that CUDA tells, and the context of one process.
+# MiB: CUDA's total, and the context of one process.
 _MEASURED = {
     "T4": (14910, 142),
     "V100-16GB": (16144, 389),
@@ -67,10 +69,10 @@ _MEASURED = {
     "GB10": (122570, 330),
 }
 _OTHERS = (0.99, 500)
-"""Share of NVML's total, and MiB of context, where nothing was found."""
+"""Share of NVML's total, and MiB of context, for other cards."""
 _NVLINK = ("V100", "A30", "A100", "H100", "H20", "GH200", "H200", "B200")
 _NCCL_MIB = ((1, 560, 60), (2, 545, 60), (4, 690, 110), (256, 620, 130))
-"""Up to so many ranks, with NVLink and without."""
+"""Up to so many ranks: MiB with NVLink, and without."""
 
 
 def limits(card: Card) -> Multiprocessor:
@@ -85,11 +87,11 @@ def reserved_bytes(card: Card) -> int:
 
 
 def context_bytes(card: Card) -> int:
-    """Of one process that trains on the card."""
+    """The context of one process that trains on the card."""
     return _MEASURED.get(card.name, _OTHERS)[1] * _MIB
 
 
 def nccl_bytes(card: Card, ranks: int) -> int:
-    """Of one communicator of so many ranks on one machine, on each of them."""
+    """Bytes of one communicator on each of so many ranks of one machine."""
     linked = card.name.startswith(_NVLINK)
     return next(mib[0 if linked else 1] for most, *mib in _NCCL_MIB if ranks <= most) * _MIB

@@ -1,15 +1,15 @@
-"""What large work achieves on a card, for the clock of emulated cards (`csrc/clock.c`).
+"""Rates of large work on a card, for the clock of emulated cards (`csrc/clock.c`).
 
-Products in 16 bits: shares of the data sheet's rate by "Maximum Achievable Matmul FLOPS"
-(stas00/ml-engineering, compute/accelerator: A100 0.86, H100 and H200 0.80, B200 0.78) and by the
-medians of mag-/gpu_benchmark. A training holds less than such a best shape, by its power limit.
+Products in 16 bits: shares of the data sheet's rate. Sources: "Maximum Achievable Matmul FLOPS"
+(stas00/ml-engineering, compute/accelerator: A100 0.86, H100 and H200 0.80, B200 0.78) and the
+medians of mag-/gpu_benchmark. Training reaches less than such a best shape, by its power limit.
 
 Memory: 0.9 of the data sheet; copies on H100 NVL reached 0.906. FlashAttention-2, which torch has
 built in: Dao-AILab/flash-attention #2688 (H100, torch 2.10: 310 TFLOP/s forward and 299 backward
 at 64 channels) and gpu-mode/ring-attention #10 (RTX A5000: 82 and 77 of 111).
 
-Links: NVLink's data sheets in one direction, of which NCCL's rings hold 0.8 (NVIDIA/nccl-tests
-#212: 370 of 450 GB/s on H100, #149: 230 of 300 on A100), and PCI Express.
+Links: PCI Express, and NVLink's data sheets in one direction. NCCL's rings reach 0.8 of these
+(NVIDIA/nccl-tests #212: 370 of 450 GB/s on H100, #149: 230 of 300 on A100).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from collections.abc import Mapping
 from autotune.device.cards import Card
 
 SHARED = ("half_rate", "fp32_rate", "attention_rate", "attention_backward_rate", "memory_rate")
-"""What instances of one card share."""
+"""Rates that instances of one card share."""
 
 _TERA, _GIGA = 1e12, 1e9
 _UNKNOWN = (312 * _TERA, 2039 * _GIGA)
-"""Of a card of which only the memory is known: those of an A100."""
+"""Rates of a card of which only the memory is known: an A100's."""
 _PRODUCTS = {
     "A100": 0.86, "A30": 0.86, "H100": 0.80, "H100-PCIe": 0.66, "H100-NVL": 0.58, "H200": 0.80,
     "GH200": 0.85, "B200": 0.78, "L4": 0.75, "L40": 0.94, "L40S": 0.70, "RTX6000Ada": 0.76,
@@ -37,19 +37,19 @@ _FP32_TERA = {
     "L4": 30.3, "H100-PCIe": 51.2, "H100-NVL": 60, "H100": 66.9, "H200": 66.9, "GH200": 66.9,
     "H20": 44, "B200": 75, "GB10": 31,
 }  # fmt: skip
-"""Data sheets: of products without tensor cores."""
+"""TFLOP/s of products without tensor cores, from data sheets."""
 _FP32 = 0.85
 _NVLINK_GIGA = {"V100": 150, "A30": 100, "A100": 300, "H100-PCIe": 300, "H100-NVL": 300,
                 "H100": 450, "H200": 450, "H20": 450, "GH200": 450, "B200": 900}  # fmt: skip
 _MEMORY = 0.9
 _LINK = 0.8
 _PCI_GIGA = ((8, 15.75), (9, 31.5), (99, 63.0))
-"""Of 16 lanes in one direction, up to the card's capability: generations 3, 4 and 5."""
+"""GB/s of 16 lanes in one direction, up to the card's capability: generations 3, 4 and 5."""
 _PCI_COPY = 0.8
 _PCI_RING = 0.55
-"""Rings over the host: each byte passes its memory."""
+"""Share of it for rings over the host: each byte passes its memory."""
 _NET_GIGA = 45.0
-"""Between machines, for each card: InfiniBand NDR of 400 Gbit/s."""
+"""GB/s of each card between machines: InfiniBand NDR of 400 Gbit/s."""
 _FLASH = {7: (0.35, 0.30), 8: (0.66, 0.56), 9: (0.34, 0.30), 10: (0.15, 0.13), 12: (0.72, 0.68)}
 """FlashAttention-2 forward and backward by major capability, as shares of the data sheet's
 products: it does not use Hopper's and Blackwell's own instructions."""
@@ -75,6 +75,6 @@ def rates(card: Card) -> dict[str, float]:
 
 
 def _of(card: Card, table: Mapping[str, float], other: float) -> float:
-    """By the longest name that the card's begins with."""
+    """The entry with the longest name that the card's name begins with."""
     named = [name for name in table if card.name.startswith(name)]
     return table[max(named, key=len)] if named else other

@@ -5,5 +5,5 @@ The lease works both ways:
 - An agent that hears nothing for 6 s kills its ranks and leaves.
 - Ranks notice a lost host by TCP's own probes. So the ranks of a frozen agent end when the study
   hangs up.
-- A guard outlives the agent. It kills an agent that does not run, and removes its temporary files.
+- A guard outlives the agent. It kills a stopped agent, and removes its temporary files.
 """

@@ -1,8 +1,8 @@
-"""What an agent does: open the devices that the study names, start ranks, say what they became.
+"""An agent opens the devices that the study names, starts ranks, and tells how they end.
 
-The main thread starts and collects processes: those die with the thread that started them
-(prctl(2), PR_SET_PDEATHSIG). One thread listens, and ends everything where it hears nothing for
-the length of the lease; one says every second that this node is there.
+The main thread starts and collects processes: they die with the thread that started them
+(prctl(2), PR_SET_PDEATHSIG). A second thread listens, and ends everything after a lease without a
+message. A third one tells the study every second that this node is there.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from autotune.wire.messages import Message
 
 POLL_S = 0.1
 LOG_BYTES = 2**18
-"""Of a process's log, that the study gets of its beginning, and of its end."""
+"""Bytes of a process's log that the study gets, of its beginning and of its end."""
 FIRST_LEASE_S = 60.0
-UNASKED = "the study hung up at once: it has its nodes, has ended, or is of another version"
+UNASKED = "the study hung up at once: it has enough nodes, ended, or has another version"
 END_S = 15.0
-"""In which the main thread ends all processes."""
+"""Seconds in which the main thread ends all processes."""
 LOST = 5
 
 
 class _GoneError(Exception):
-    """The study is."""
+    """The study is gone."""
 
 
 class Agent:
-    """Serves one study by one connection."""
+    """Serves one study over one connection."""
 
     def __init__(self, peer: Peer, name: str, scratch: Scratch) -> None:
         self._peer = peer
@@ -57,19 +57,19 @@ class Agent:
         self._processes: dict[str, RankProcess] = {}
         self._logs: dict[str, Path] = {}
         self._told: set[str] = set()
-        """Processes whose end was told."""
+        """Processes whose end the study knows."""
         self._preparing: dict[str, str] = {}
         """Engines, with the family of models."""
         self._in_use_bytes: list[int] = []
         self._over = threading.Event()
         self._device: Device | None = None
         self._here: LocalNode | None = None
-        # Nodes that share a home must not share what compilers are at work on.
+        # Nodes that share a home must not share folders of running compilers.
         own = extensions.folder() / name
         os.environ.setdefault(extensions.VARIABLE, str(own))
 
     def serve(self) -> str:
-        """Until the study ends. Why it ended where that was no end of the study's; else empty."""
+        """Serve until the study ends. Returns why it ended otherwise; empty if the study did."""
         peer = self._peer
         peer.limit(FIRST_LEASE_S)
         peer.send(agents.Joined(name=self._name, version=VERSION, pid=os.getpid()))
@@ -116,20 +116,20 @@ class Agent:
             os._exit(LOST)
 
     def _beat(self) -> None:
-        with suppress(OSError, _GoneError):  # its end is seen by who listens
+        with suppress(OSError, _GoneError):  # the listening thread sees the end
             while True:
                 time.sleep(agents.BEAT_S)
                 self._scratch.alive()
                 self._send(self._state())
 
     def _state(self) -> agents.Beat:
-        with suppress(NVMLError):  # then they are what they were
+        with suppress(NVMLError):  # then the last numbers stay
             if self._device is not None:
                 self._in_use_bytes = list(self._device.in_use_bytes())
         return agents.Beat(self._in_use_bytes, host_oom_kills())
 
     def _send(self, message: Message) -> None:
-        """Raises _GoneError where the study is."""
+        """Raises _GoneError if the study is gone."""
         try:
             self._peer.send(message)
         except OSError as error:
@@ -208,11 +208,11 @@ class Agent:
         self._send(agents.Started(token=asked.token, pid=process.pid))
 
     def _look(self) -> None:
-        """Say what changed."""
+        """Tell the study what changed."""
         for token, process in self._processes.items():
             if token not in self._told and (code := process.exit_code()) is not None:
                 self._told.add(token)
-                self._send(self._state())  # with the kernel's count as it is now
+                self._send(self._state())  # with the kernel's present count
                 self._send(agents.Ended(token=token, code=code))
             if said := process.limit_log():
                 self._say(said)
@@ -229,7 +229,7 @@ class Agent:
         if token not in self._told and code is not None:
             self._send(agents.Ended(token=token, code=code))
         self._told.discard(token)
-        self._send(self._state())  # before the other: its devices as they are now
+        self._send(self._state())  # first, the present state of the devices
         self._send(agents.Collected(token=token, log=_text(log)))
         log.unlink(missing_ok=True)
 
@@ -244,7 +244,7 @@ class Agent:
 
     def _end(self) -> None:
         """No process of the agent is left when this returns."""
-        self._peer.close()  # first: ranks that end now say nothing of their candidate
+        self._peer.close()  # first: the end of a rank now must not count against its candidate
         self._kill()
         for process in self._processes.values():
             process.reap()
@@ -254,7 +254,7 @@ class Agent:
 
 
 def _text(log: Path) -> str:
-    """What is in `log`, or its beginning and its end."""
+    """The text of `log`, or its beginning and its end."""
     try:
         data = log.read_bytes()
     except OSError:

@@ -1,7 +1,7 @@
 """The agent's command line. A launcher starts it on each node; it dials the study.
 
-Its flags begin like none of torchrun's, which may be the launcher. The key comes from a file or
-from the first line of stdin, never from an argument, which everybody on the machine can read.
+No flag begins like one of torchrun, which may be the launcher. The key comes from a file or from
+the first line of stdin. Everybody on the machine could read an argument.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from autotune.wire import stream
 
 USAGE_ERROR = 2
 SILENT_S = 10.0
-"""An agent that does not run for so long is ended."""
+"""The guard kills an agent that does not run for so many seconds."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
         return _complain(str(error), USAGE_ERROR)
     name = asked.node or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores it
             signal.signal(number, _leave)
     try:
         dialled = stream.dial(host, port, key, certificate)
@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--key-file", required=True, metavar="FILE", help="Made by the study; - is stdin."
     )
-    parser.add_argument("--node", metavar="NAME", help="What the study is to call this machine.")
+    parser.add_argument("--node", metavar="NAME", help="Name of this machine in the study.")
     return parser
 
 
@@ -72,7 +72,7 @@ def _address(driver: str) -> tuple[str, int]:
 
 
 def _credentials(line: str) -> tuple[bytes, str]:
-    """The key and the certificate of a study, as `Channel.credentials` has them."""
+    """The key and the certificate of a study, as `Channel.credentials` writes them."""
     try:
         found = json.loads(line)
         return bytes.fromhex(found["key"]), str(found["certificate"])

@@ -1,4 +1,4 @@
-"""A process's temporary folder, and a small process that outlives it to remove that."""
+"""A process's temporary folder, and a guard process that removes it after the process."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import NoReturn
 
 
 class Scratch:
-    """A folder that is there until it is left, however this process ends. Made before there are
+    """A folder that is removed at `leave`, or however this process ends. Make it before there are
     threads: it forks."""
 
     def __init__(self, prefix: str, silent_s: float | None = None) -> None:
-        """A process that does not call `alive` for `silent_s`, e.g. since it was stopped, is
-        killed, where that is given. What dies with its parent goes, too."""
+        """With `silent_s`, kill a process that did not call `alive` for so long, e.g. a stopped
+        one. Children that die with their parent end, too."""
         self.folder = Path(tempfile.mkdtemp(prefix=prefix))
         heard, self._alive = os.pipe()
         owner = os.getpid()
@@ -34,7 +34,7 @@ class Scratch:
         os.write(self._alive, b".")
 
     def leave(self) -> None:
-        """The folder is gone when this returns; may be called again."""
+        """Remove the folder; may be called again."""
         if not self._left:
             self._left = True
             os.close(self._alive)
@@ -54,7 +54,7 @@ class Scratch:
 
 def _guard(owner: int, heard: int, folder: Path, silent_s: float | None) -> NoReturn:
     try:
-        os.setsid()  # a terminal's or a launcher's signal to the owner's group is not for this one
+        os.setsid()  # so signals of a terminal or launcher to the owner's group miss it
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         _close_all_but(heard)
@@ -69,8 +69,8 @@ def _guard(owner: int, heard: int, folder: Path, silent_s: float | None) -> NoRe
 
 
 def _close_all_but(heard: int) -> None:
-    """Whoever waits for the end of the owner's output, or of its connections, does not wait for
-    this process."""
+    """Close all files but `heard`: nobody must wait for this process to close the owner's output
+    or connections."""
     os.closerange(3, heard)
     os.closerange(heard + 1, os.sysconf("SC_OPEN_MAX"))
     nothing = os.open(os.devnull, os.O_RDWR)

@@ -1,6 +1,4 @@
-"""Who starts one agent on each node of a study. One file each, and one row of
-`choices.LAUNCHERS`.
-"""
+"""Launchers start one agent on each node: one file each, and one row of `choices.LAUNCHERS`."""
 
 from __future__ import annotations
 
@@ -13,14 +11,14 @@ def checked(
     text: str | None, nodes: int | None, *, world_size: int | None = None,
     interface: str | None = None,
 ) -> Launcher | None:  # fmt: skip
-    """The launcher that `text` names, which has started nothing; None where none is meant.
+    """The launcher that `text` names, before its start; None if there is none.
 
-    In a Slurm job of several nodes it need not be named; `nodes` of 1 is then this machine.
+    A Slurm job of several nodes has one without a name, unless `nodes` is 1.
 
     Raises:
-        UsageError: it cannot work here, or what is asked for does not go together.
+        UsageError: the launcher cannot work here, or the arguments exclude each other.
     """
-    from autotune.measure.launch.slurm_job import SlurmJob  # which imports psutil
+    from autotune.measure.launch.slurm_job import SlurmJob  # imports psutil
 
     job = SlurmJob.found() if text is None and nodes != 1 else None
     if job is None and text is None:

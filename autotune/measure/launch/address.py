@@ -11,11 +11,11 @@ import psutil
 from autotune.errors import UsageError
 
 _ANY_PORT = 9
-"""Nothing is sent: connecting a UDP socket only chooses a route."""
+"""Connecting a UDP socket only chooses a route, and sends nothing."""
 
 
 def address_of(interface: str) -> str:
-    """The IPv4 address of an interface of this host, or that address itself.
+    """The IPv4 address of an interface of this host, named by its name or address.
 
     Raises:
         UsageError: this host has no such interface.
@@ -35,10 +35,10 @@ def address_of(interface: str) -> str:
 
 
 def address_towards(hosts: Iterable[str], launch: str) -> str:
-    """This host's address as the first of `hosts` that is another one reaches it.
+    """The address by which the first other one of `hosts` reaches this host.
 
     Raises:
-        UsageError: there is no way to any; `launch` is how the user asked for them.
+        UsageError: there is no route to any. The message names the user's `launch`.
     """
     here, why = "", "names no host"
     for host in hosts:

@@ -1,4 +1,4 @@
-"""A process of this machine by which an engine runs agents elsewhere: srun, ssh."""
+"""A local process, such as srun or ssh, that runs agents elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 GRACE_S = 1.0
-"""For it to end after its agents, and after each signal."""
+"""Seconds for it to end after its agents, and after each signal."""
 _LAST_BYTES = 2**16
 
 
@@ -24,7 +24,7 @@ class Client:
     def __init__(
         self, command: list[str], key: str, log: Path, environment: dict[str, str] | None = None
     ) -> None:
-        """Raises `OSError` where the program is not there."""
+        """Raises `OSError` if there is no such program."""
         self._log = log
         self._told = False
         with log.open("ab") as stream:
@@ -43,7 +43,7 @@ class Client:
         return self._process.pid
 
     def new_lines(self) -> list[str]:
-        """Whole lines that came into its log since this was last asked."""
+        """Whole lines that its log got since the last call."""
         with self._log.open("rb") as stream:
             stream.seek(self._read_bytes)
             come = stream.read()
@@ -52,7 +52,7 @@ class Client:
         return whole.decode(errors="replace").splitlines()
 
     def left(self) -> str:
-        """How it ended, the first time that this is asked afterwards; empty until then."""
+        """How it ended, in the first call after its end; else empty."""
         code = self._process.poll()
         if code is None or self._told:
             return ""
@@ -60,7 +60,7 @@ class Client:
         return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
     def last_line(self, start: str = "") -> str:
-        """The last line of its log that begins with `start` and says something, less that."""
+        """The last line of its log with `start` and more, without `start`."""
         with self._log.open("rb") as stream:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - _LAST_BYTES))
             lines = stream.read().decode(errors="replace").splitlines()
@@ -69,7 +69,7 @@ class Client:
         return said[-1] if said else ""
 
     def send(self, number: signal.Signals | None) -> None:
-        """Send `number` to it and its children; None only ends its stdin, and theirs."""
+        """Send `number` to it and its children; None only closes their stdin."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -78,14 +78,14 @@ class Client:
                 os.killpg(self.pid, number)
 
     def ends_by(self, deadline: float) -> bool:
-        """Whether it has ended when `time.monotonic()` is at `deadline`."""
+        """Whether it ends until `time.monotonic()` is at `deadline`."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(max(0.0, deadline - time.monotonic()))
         return self._process.returncode is not None
 
 
 def end(clients: Iterable[Client], grace_s: float = GRACE_S) -> None:
-    """End them, if need be by signals."""
+    """End `clients`, if need be by signals."""
     left = list(clients)
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         for client in left:
@@ -95,5 +95,5 @@ def end(clients: Iterable[Client], grace_s: float = GRACE_S) -> None:
 
 
 def with_line(how: str, line: str) -> str:
-    """How something ended, and what it said last, which may be nothing."""
+    """`how` something ended, and its last `line`, if there is one."""
     return f"{how}: {line}" if line else how

@@ -1,4 +1,4 @@
-"""What starts agents on the nodes of a study."""
+"""The base of launchers, which start agents on the nodes of a study."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from autotune.measure.launch.client import Client, end
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What the user says of a launcher."""
+    """The user's choices for a launcher."""
 
     argument: str = ""
-    """What follows its name."""
+    """The text after its name."""
     nodes: int | None = None
-    """None for all that there are."""
+    """None for all nodes."""
     interface: str | None = None
-    """This host's, that nodes reach it by."""
+    """The interface by which nodes reach this host."""
     note: str = ""
-    """Why it was chosen, where the user did not."""
+    """Why it was chosen, if the user did not."""
 
 
 class Launcher:
-    """It starts one agent on each node, and has no more to do with what they do."""
+    """Starts one agent on each node, and leaves the rest to them."""
 
     name: str
     slots: Mapping[str, int] = {}
-    """Ranks that a node takes, by its name; empty where only agents can tell."""
+    """Number of ranks by node; empty if only agents can tell."""
     names: tuple[str, ...] = ()
-    """Of the nodes, where they are known; else empty."""
+    """Names of the nodes; empty if unknown."""
     notes: tuple[str, ...] = ()
-    """What to tell the user of it, before anything starts."""
+    """Notes to the user, before anything starts."""
 
     def __init__(self, nodes: int, interface: str | None) -> None:
-        """It starts `nodes` agents, which reach this host by its `interface`; None for any."""
+        """Start `nodes` agents, which reach this host by its `interface`; None for any."""
         self.nodes = nodes
         self._interface = interface
         self._clients: dict[str, Client] = {}
-        """The processes that run agents, by their nodes; of one for all nodes, by no name."""
+        """The processes that run agents, by node; one for all nodes has the key ""."""
 
     def address(self) -> str:
-        """Of this host, as the nodes reach it.
+        """The address by which nodes reach this host.
 
         Raises:
-            UsageError: that cannot be told.
+            UsageError: it is unknown.
         """
         if self._interface is not None:
             return address_of(self._interface)
@@ -57,22 +57,23 @@ class Launcher:
         raise NotImplementedError
 
     def start(self, driver: str, key: str, key_file: Path, logs: Path) -> list[str]:
-        """Have agents dial `driver`, which is HOST:PORT; lines to tell the user.
+        """Have agents dial `driver`, which is HOST:PORT; returns lines to tell the user.
 
-        They read the one line `key`; `key_file` has it, too, for those who start agents by hand.
-        What agents print goes into files in `logs`.
+        They read the one line `key`; `key_file` has it, too, for users who start agents by hand.
+        The output of agents goes into files in `logs`.
         """
         raise NotImplementedError
 
     def poll(self) -> list[str]:
-        """What ended since this was last asked, a line each that names the node."""
+        """A line for each agent that ended since the last call; it names the node."""
         return []
 
     def last_line(self) -> str:
-        """What the engine printed last, for who waits in vain; empty where it has said nothing."""
+        """The last line that the launcher's program printed; empty if there is none."""
         said = ((node, client.last_line()) for node, client in self._clients.items())
         return next((f"{node}: {line}" if node else line for node, line in said if line), "")
 
     def close(self) -> None:
-        """End what it started, here and on the nodes. May be called twice, or without a start."""
+        """End all that it started, here and on the nodes. May be called twice, or before
+        `start`."""
         end(self._clients.values())

@@ -1,4 +1,4 @@
-"""Ray places an actor on each node of its cluster, which holds an agent."""
+"""Ray places an actor on each node of its cluster. The actor holds an agent."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from autotune.measure.launch.launcher import Launcher, LaunchRequest
 from autotune.measure.launch.ray_holder import Held, RayNode
 from autotune.measure.runner.local import module_path
 
-# Ray takes over signals of a process that joins a cluster, so this is one of our own.
+# Ray takes over the signals of a process that joins a cluster, so a process of its own joins it.
 HOLDER = [sys.executable, "-P", "-m", "autotune.measure.launch.ray_holder"]
 REACH_S = 10.0
 JOIN_S = 60.0
 FREE_S = 40.0
-"""For nodes to become free: said before it is given up that agents dial."""
+"""Seconds for nodes to become free. Less than the wait for agents, so the reason is known."""
 END_S = 5.0
 _SAID = re.compile(r"autotune: (.*)")
 
 
 def make(asked: LaunchRequest) -> Ray:
-    """Raises `UsageError` where no cluster can be joined."""
+    """Raises `UsageError` if no cluster can be joined."""
     try:
         _reach(os.environ.get("RAY_ADDRESS", ""))
         looked = subprocess.run(
@@ -52,7 +52,7 @@ def make(asked: LaunchRequest) -> Ray:
 
 
 def _reach(address: str) -> None:
-    """Raises `OSError` where nobody listens at HOST:PORT, which takes Ray two minutes to say."""
+    """Raises `OSError` if nobody listens at HOST:PORT. Ray takes two minutes to tell it."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit() and "//" not in host:
         socket.create_connection((host, int(port)), timeout=REACH_S).close()
@@ -89,7 +89,7 @@ class Ray(Launcher):
     def poll(self) -> list[str]:
         if (client := self._clients.get("")) is None:
             return []
-        gone = client.left()  # asked first, so that the lines are all that it said
+        gone = client.left()  # first, so the lines below are complete
         ended = [said[1] for line in client.new_lines() if (said := _SAID.fullmatch(line))]
         if gone:
             why = with_line(gone, client.last_line())

@@ -1,7 +1,7 @@
 """A driver of Ray that looks at a cluster or holds agents: `python -m` this module.
 
-Without an argument it prints the nodes. With a `Held` as JSON it reads a key from stdin, starts
-agents, says of each how it ended, and ends them with its stdin.
+Without an argument it prints the nodes. With a `Held` as JSON it reads a key from stdin and starts
+agents. It prints how each one ended, and ends all with its stdin.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 _LOOK_S = 0.2
 END_S = 2.0
-"""For agents to end, before Ray ends them."""
+"""Seconds for agents to end, before Ray ends them."""
 _CPUS = 0.01
-"""An agent counts nothing, but has to be placed by something."""
+"""Ray places an agent by some resource; it needs hardly any."""
 
 
 @dataclass(frozen=True)
 class RayNode:
-    """One that agents may be placed on."""
+    """A node that agents may be placed on."""
 
     name: str
     address: str
@@ -39,9 +39,9 @@ class Held:
 
     nodes: int
     free_s: float
-    """For nodes to become free."""
+    """Seconds for nodes to become free."""
     arguments: list[str]
-    """Of the interpreter of Ray's worker."""
+    """Arguments of the interpreter in Ray's worker."""
     folder: str
     variables: dict[str, str]
 
@@ -67,7 +67,7 @@ def main(argv: list[str]) -> int:
 
 
 def _nodes(listed: Sequence[Mapping[str, Any]]) -> list[RayNode]:
-    """Those with the most GPUs first; where any has one, others are left out."""
+    """Nodes with the most GPUs come first. If any has one, nodes without are left out."""
     found = [
         RayNode(
             each["NodeManagerHostname"], each["NodeManagerAddress"],
@@ -116,7 +116,7 @@ def _hold(ray: Any, held: Held, key: str, hung_up: threading.Event) -> int:
 
 
 def _bundle(nodes: Sequence[RayNode]) -> dict[str, float]:
-    """What the last of `nodes` is reserved by: its GPUs, all of them."""
+    """The resources that reserve the last of `nodes`: all its GPUs."""
     gpus = nodes[-1].gpus if nodes else 0
     return {"GPU": gpus} if gpus else {"CPU": _CPUS}
 
@@ -135,7 +135,7 @@ def _say(line: str) -> None:
 
 
 def _watch(ray: Any, told: Mapping[Any, str], hung_up: threading.Event) -> None:
-    """Say what tells of agents, with their nodes, until all have ended or nobody listens."""
+    """Print the ends of agents, with their nodes, until all have ended or nobody listens."""
     running = list(told)
     while running and not hung_up.is_set():
         done, running = ray.wait(running, timeout=_LOOK_S)
@@ -171,7 +171,7 @@ class AgentHolder:
         self, arguments: list[str], key: str, folder: str, variables: dict[str, str],
         missing: tuple[str, ...],
     ) -> str:  # fmt: skip
-        """How the agent ended, once it has. Variables that are `missing` were set by Ray alone."""
+        """Wait for the agent's end; returns how it ended. Only Ray set the `missing` variables."""
         own = {name: value for name, value in os.environ.items() if name not in missing}
         self._process = subprocess.Popen(
             [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -182,7 +182,7 @@ class AgentHolder:
         self._process.stdin.close()
         last = ""
         assert self._process.stdout is not None
-        for line in self._process.stdout:  # which Ray shows where this was started
+        for line in self._process.stdout:  # Ray shows it in the driver's output
             print(line, end="", flush=True)
             last = line.strip() or last
         how = f"agent left with exit code {self._process.wait()}"

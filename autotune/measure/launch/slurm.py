@@ -1,4 +1,4 @@
-"""srun inside of an allocation starts a task on each node."""
+"""srun inside an allocation starts a task on each node."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from autotune.measure.runner.local import module_path
 
 END_S = 5.0
 LATE_S, LATEST_S = 0.5, 5.0
-"""What a task wrote last may come so long after srun's word that it left; and where it has written
-nothing, so long."""
+"""Seconds after srun's report of a task's end for its last output; and if it wrote nothing."""
 _SHARES = re.compile(
     r"S(LURM|RUN)_(.*_PER_.*|NTASKS|NPROCS|GPUS|GRES|STEP_GRES|GPU_.*|CPU_BIND.*|MEM_.*|EXACT"
     r"|EXCLUSIVE|DISTRIBUTION)"
 )
-"""Variables by which flags of a job become those of srun: a task would get a part of its node."""
+"""Variables that give the job's flags to srun: with them a task gets a part of its node."""
 _TASK_LEFT = re.compile(r"srun: error: (?P<nodes>\S+): tasks? (?P<task>\d+)\S*: (?P<how>.*)")
 
 
 def make(asked: LaunchRequest) -> Slurm:
-    """Raises `UsageError` outside of an allocation, and in one of fewer nodes."""
+    """Raises `UsageError` outside an allocation, or if it has too few nodes."""
     if in_tasks():
         raise UsageError(
             "--launch slurm: srun started this study once for each task; start it without srun"
@@ -58,7 +57,7 @@ class Slurm(Launcher):
         self._job = job
         self._step = f"autotune-{secrets.token_hex(4)}"
         self._left: dict[str, tuple[str, str, float]] = {}
-        """Of nodes that are not told of yet: the task, how it left, and when that was said."""
+        """By node, until it is reported: the task, how it ended, and the time of that report."""
         self._ended: set[str] = set()
         self.names = tuple(job.names[: self.nodes])
         self.notes = tuple(filter(None, [asked.note, self._of_lost_nodes()]))
@@ -81,7 +80,7 @@ class Slurm(Launcher):
     def poll(self) -> list[str]:
         if (client := self._clients.get("")) is None:
             return []
-        gone = client.left()  # asked first, so that the lines are all that it said
+        gone = client.left()  # first, so the lines below are complete
         now = time.monotonic()
         for line in client.new_lines():
             if left := _TASK_LEFT.match(line):
@@ -104,22 +103,22 @@ class Slurm(Launcher):
         if not self._clients:
             return
         super().close()
-        deadline = time.monotonic() + END_S  # where srun was killed, its step goes on
+        deadline = time.monotonic() + END_S  # if srun was killed, its step goes on
         while (steps := self._steps()) and time.monotonic() < deadline:
             ask("scancel", *steps)
             time.sleep(0.05)
 
     def _steps(self) -> list[str]:
-        """Those of ours that run."""
+        """Our steps that run."""
         listed = ask("squeue", "--steps", "--noheader", f"--jobs={self._job.number}",
                      "--format=%i %j")  # fmt: skip
         steps = (line.split(maxsplit=1) for line in listed.splitlines())
         return [step for step, *name in steps if name == [self._step]]
 
     def _gpus(self) -> list[str]:
-        """The flag by which each agent has all GPUs that the job has on each of its nodes.
+        """The flag that gives each agent all GPUs of the job on its node.
 
-        Without it, jobs of --gpus-per-task, --gpus or --exclusive give a task fewer, or none.
+        Without it, jobs with --gpus-per-task, --gpus or --exclusive give a task fewer, or none.
         """
         least = min(self._job.gpus(), default=0)
         return [f"--gpus-per-node={least}"] if least else []

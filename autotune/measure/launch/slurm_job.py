@@ -1,4 +1,4 @@
-"""The Slurm job that this process is in, as its variables and Slurm tell it."""
+"""The Slurm job of this process, by its variables and by Slurm's answers."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class SlurmJob:
 
     number: str
     names: tuple[str, ...]
-    """Of its nodes."""
+    """Names of its nodes."""
     addresses: tuple[str, ...]
-    """Of the nodes, by which Slurm reaches them."""
+    """Addresses by which Slurm reaches the nodes."""
 
     @classmethod
     def here(cls) -> SlurmJob | None:
-        """The job that this process is in; None outside of one.
+        """The job of this process; None outside a job.
 
         Raises:
-            UsageError: Slurm is silent.
+            UsageError: Slurm does not answer.
         """
         number, listed = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_JOB_NODELIST")
         if not number or not listed:
@@ -51,20 +51,20 @@ class SlurmJob:
 
     @classmethod
     def found(cls) -> SlurmJob | None:
-        """The job, where a study would use its nodes without being told to."""
+        """The job, if a study uses its nodes without being asked to."""
         if in_tasks() or int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) < 2:
             return None
         return cls.here()
 
     def gpus(self) -> list[int]:
-        """How many the job has on a node, of each kind of node."""
+        """The job's GPUs on a node, for each kind of node."""
         shown = ask("scontrol", "--details", "show", "job", self.number)
         held = re.findall(r"^\s+Nodes=.* GRES=(\S*)", shown, re.MULTILINE)
         return [sum(map(int, _GPUS.findall(gres))) for gres in held]
 
     @property
     def said_no_kill(self) -> bool:
-        """Whether it is known to go on without a node that is lost: Slurm shows it nowhere."""
+        """Whether the user said that the job survives a lost node. Slurm does not show it."""
         if any(name in os.environ for name in _NO_KILL):
             return True
         above = [word for each in psutil.Process().parents() for word in _words(each)]
@@ -74,17 +74,17 @@ class SlurmJob:
 
 
 def in_tasks() -> bool:
-    """Whether srun started this process several times: each would be a study."""
+    """Whether srun started this process several times, so each would be a study."""
     return int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
 
 
 def names_of(listed: str) -> list[str]:
-    """The nodes that Slurm writes as n[1-2]."""
+    """The names in Slurm's list of nodes, such as n[1-2]."""
     return ask("scontrol", "show", "hostnames", listed).split() or [listed]
 
 
 def ask(*command: str) -> str:
-    """What a program of Slurm prints; nothing where it fails."""
+    """The output of a program of Slurm; empty if it fails."""
     if shutil.which(command[0]) is None:
         return ""
     try:

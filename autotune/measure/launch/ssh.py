@@ -26,15 +26,15 @@ _HELD = (
     " {{ cat; kill $agent; }} <&3 >/dev/null 2>&1 & watch=$!;"
     " wait $agent; code=$?; kill $watch 2>/dev/null; exit $code; }}"
 )
-"""For a shell: an agent with the first line of stdin, that is ended where stdin ends. On one line,
-as a csh around it takes it."""
+"""A shell command: an agent that reads the first line of stdin, and is killed at the end of stdin.
+It is one line, since a csh may run it."""
 
 
 def parse_hostfile(path: Path) -> dict[str, int]:
     """Slots of each host of a file: lines of `host slots=N`, as DeepSpeed reads them.
 
     Raises:
-        UsageError: it cannot be read, or is no such file.
+        UsageError: the file cannot be read, or has another format.
     """
     launch = f"--launch ssh:{path}"
     try:
@@ -70,7 +70,7 @@ def parse_hostfile(path: Path) -> dict[str, int]:
 
 
 def make(asked: LaunchRequest) -> Ssh:
-    """Raises `UsageError` for a bad file, more nodes than it has, and where there is no ssh."""
+    """Raises `UsageError` for a bad file, for more nodes than it has, and without ssh."""
     slots = parse_hostfile(Path(asked.argument))
     if asked.nodes is not None and asked.nodes > len(slots):
         raise UsageError(
@@ -86,7 +86,7 @@ def make(asked: LaunchRequest) -> Ssh:
 
 
 class Ssh(Launcher):
-    """For the hosts of a file. How to reach them is in ssh's own configuration."""
+    """For the hosts of a file. ssh's own configuration says how to reach them."""
 
     name = "ssh"
 
@@ -114,7 +114,7 @@ class Ssh(Launcher):
         ]
 
     def _name(self, host: str) -> str:
-        """What ssh takes `host` for, by its configuration."""
+        """The name that ssh's configuration gives to `host`."""
         shown = ""
         with suppress(subprocess.TimeoutExpired):
             shown = subprocess.run(
@@ -126,7 +126,7 @@ class Ssh(Launcher):
 
 
 def _remote(driver: str, node: str) -> str:
-    """What the shell of a host is told."""
+    """The command for the shell of a host."""
     variables = [f"{name}={value}" for name, value in agent.forwarded().items()]
     started = shlex.join(["env", *variables, *agent.command(driver, node=node)])
     held = _HELD.format(folder=shlex.quote(str(Path.cwd())), agent=started)

@@ -1,4 +1,4 @@
-"""Nobody starts agents: the user does, with the lines that are shown."""
+"""The user starts the agents, with lines that the study prints."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from autotune.measure.launch.launcher import Launcher, LaunchRequest
 from autotune.measure.runner.local import module_path
 
 _OUTSIDE = "192.0.2.1"
-"""An address that is nobody's (RFC 5737): the way there is that to all other networks."""
+"""An address for documentation (RFC 5737): its route is that to all other networks."""
 
 
 def make(asked: LaunchRequest) -> Wait:
-    """Raises `UsageError` where it is not said how many to wait for."""
+    """Raises `UsageError` without a number of nodes."""
     if asked.nodes is None:
         raise UsageError("--launch wait: the number of agents is missing; add e.g. --nodes 2")
     return Wait(asked.nodes, asked.interface)
 
 
 class Wait(Launcher):
-    """It starts nothing."""
+    """Starts nothing."""
 
     name = "wait"
 
@@ -31,7 +31,7 @@ class Wait(Launcher):
         return [_OUTSIDE]
 
     def start(self, driver: str, key: str, key_file: Path, logs: Path) -> list[str]:
-        """The file of the key has to be where agents are started."""
+        """Nothing is started; returns how the user does it. Nodes need a copy of `key_file`."""
         return lines(self.nodes, driver, key_file)
 
 

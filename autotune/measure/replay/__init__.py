@@ -1,1 +1,1 @@
-"""Recorded measurements, and how a study is run on them."""
+"""Recorded measurements, and studies on them."""

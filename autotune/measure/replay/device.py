@@ -1,4 +1,4 @@
-"""The device that a grid was recorded on, as far as the grid tells of it."""
+"""The device that a grid was recorded on, as far as the grid describes it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class RecordedDevice(ImaginedDevice):
         )
 
     def energy(self) -> EnergyCounters:
-        """That of the steps that were recorded, where they have one."""
+        """Counters for the energy of recorded steps, if the grid has it."""
         reports = [row.report for row in self._recorded.rows if row.report is not None]
         if any(report.energy is None for report in reports):
             return EnergyCounters(lack="the recording has no energy in it")
         return EnergyCounters(COVERS)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Of the devices that were recorded."""
+        """The fingerprint of the recorded devices."""
         devices: dict[str, Any] = self._recorded.header["fingerprint"]["devices"]
         return devices

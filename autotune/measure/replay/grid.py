@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 SCHEMA_VERSION = 1
 COVERS = "recorded"
-"""What the energy in a recording is of: all devices together."""
+"""The energy in a recording is that of all devices together."""
 
 DeviceKind = Literal["cpu", "cuda"]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -68,7 +68,7 @@ class _Measured(Struct, kw_only=True):
     state_bytes: Count
     disturbed_share: Annotated[float, Meta(ge=0, le=1)]
     own_share: Annotated[float, Meta(ge=0, le=1e15)]
-    """Huge where the interval is too short for the kernel's counters."""
+    """Huge if the interval is too short for the kernel's counters."""
     interval_cpu_s: Seconds
     sm_clock_mhz: int | None = None
     power_w: Annotated[float, Meta(ge=0, le=1e6)] | None = None
@@ -92,7 +92,7 @@ class _Device(Struct):
 
 class _Devices(Struct):
     name: str = ""
-    """Of the processor."""
+    """Name of the processor."""
     devices: list[_Device] = msgspec.field(default_factory=list)
     """The GPUs."""
 
@@ -117,7 +117,7 @@ class _Header(Struct):
 
     @property
     def device(self) -> str:
-        """Its name, or that of the first one."""
+        """The name of the device, or of the first one."""
         devices = self.fingerprint.devices
         return devices.name if self.kind == "cpu" else devices.devices[0].name
 
@@ -130,9 +130,9 @@ class GridRow:
     repeat: int
     verdict: Verdict
     group_start_s: float
-    """Wall time of starting the group, where this was the first probe in it; else 0."""
+    """Wall time of starting the group, if this was its first probe; else 0."""
     report: Report | None
-    """None where the candidate did not run to the end."""
+    """None if the candidate did not run to the end."""
     reason: str = ""
 
 
@@ -142,19 +142,19 @@ class Grid:
 
     path: Path
     header: dict[str, Any]
-    """The first line; what follows is read from it."""
+    """The first line; the fields below are read from it."""
     device_kind: DeviceKind
     device: str
-    """Name of the device it was recorded on."""
+    """Name of the recorded device."""
     workload: Workload
     limits: Limits
     trace: Trace | None
-    """Of its models' memory, where the recording has one."""
+    """A trace of its models' memory, if the recording has one."""
     rows: tuple[GridRow, ...]
 
     @property
     def has_peaks(self) -> bool:
-        """Whether it tells what memory a run took; a table of others may not."""
+        """Whether it has peaks of memory; a foreign table may not."""
         return any(row.report is not None and row.report.peaks.device_bytes for row in self.rows)
 
 
@@ -217,7 +217,7 @@ def read(path: Path) -> Grid:
     """The recorded grid in `path`; a torn last line is left out.
 
     Raises:
-        UsageError: no such file, or no recorded grid; one line says what is wrong where.
+        UsageError: no such file, or no recorded grid; one line names the place and the error.
     """
     text = whole_lines(text_of(path).encode()).decode()
     first, _, rest = text.partition("\n")
@@ -237,7 +237,7 @@ def read(path: Path) -> Grid:
 
 
 def text_of(path: Path) -> str:
-    """What is in `path`. Raises `UsageError` where that is no text."""
+    """The text of `path`. Raises `UsageError` if it is no text."""
     try:
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -249,9 +249,7 @@ def text_of(path: Path) -> str:
 
 def _header(path: Path, first: str) -> dict[str, Any]:
     try:
-        header = msgspec.json.decode(
-            first.removeprefix("# ")
-        )  # which takes no NaN, like best.json
+        header = msgspec.json.decode(first.removeprefix("# "))  # refuses NaN, as for best.json
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not a recorded grid: its first line is not JSON") from error
     if not isinstance(header, dict) or header.get("schema_version") != SCHEMA_VERSION:
@@ -296,7 +294,7 @@ def _row(cells: dict[str, str]) -> GridRow:
     ended = _read(cells, _Ended)
     report = _report(_read(cells, _Measured)) if cells["step_s"] else None
     if ended.verdict.fits != (report is not None):
-        raise ValueError(f"{ended.verdict} does not go with its step times")
+        raise ValueError(f"{ended.verdict} contradicts its step times")
     return GridRow(
         candidate=_candidate(cells),
         repeat=ended.repeat,

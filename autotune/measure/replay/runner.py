@@ -1,8 +1,7 @@
 """The `Runner` of a recorded grid: real measurements, on a clock that only the replay moves.
 
-A replayed probe stops by the job's own rule, as a rank would, and takes the time that its start
-and its steps took when they were recorded; its phases are told as that passes. What was not
-recorded is refused: nothing is interpolated.
+A replayed probe stops by the job's own rule, as a rank would. Its start, steps and phases take the
+recorded time. Candidates that were not recorded are refused: nothing is interpolated.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from autotune.wire.stopping import Phase, Steps
 
 
 class Replay:
-    """Answers each job with one of the candidate's measurements, chosen at random from `seed`."""
+    """Answers each job with one of the candidate's measurements, drawn with `seed`."""
 
     def __init__(
         self,
@@ -55,11 +54,11 @@ class Replay:
         """Replay `job`; `deadline` is on the scale of the virtual time.
 
         Raises:
-            UsageError: the candidate was not recorded, or with another schedule.
+            UsageError: the candidate was not recorded with this schedule.
         """
         row = self._random.choice(self._rows_of(job))
         build = job.candidate.build
-        # A run of others' is a launch of its own.
+        # Every foreign run is a launch of its own.
         warm = build == self.live_build and not job.fresh and not self._grid.workload.of_script
         start_s = 0.0 if warm else self._start_s(build)
         if not warm:
@@ -74,7 +73,7 @@ class Replay:
         return replace(result, group_start_s=start_s, warm=warm)
 
     def trace(self, space: Space, limit_s: float, deadline: float) -> Trace | None:
-        """As it was recorded; it takes no time."""
+        """The recorded trace; it takes no time."""
         return self._grid.trace
 
     def retire(self, until: float) -> None:
@@ -88,7 +87,7 @@ class Replay:
         """Nothing is open."""
 
     def _let_pass(self, start_s: float, probe_s: float, report: Report | None) -> None:
-        """The time of a probe, by its phases. What of a start took how long is not recorded."""
+        """Let a probe's time pass, by phases. The parts of a start are not recorded."""
         phases = {Phase.BUILD: start_s, Phase.WARMUP: probe_s}
         if report is not None:
             phases |= {
@@ -115,16 +114,14 @@ class Replay:
         return self._rows[job.candidate]
 
     def _start_s(self, build: Build) -> float:
-        """Of `build`, or of any where none of its groups' starts was recorded."""
+        """Seconds to start `build`; those of any build if none of its starts was recorded."""
         every = [start_s for starts_s in self._starts_s.values() for start_s in starts_s]
         return statistics.median(self._starts_s.get(build) or every or [0.0])
 
     def _result(self, row: GridRow, job: Job) -> tuple[Result, float]:
-        """What comes of `job` in a group that stands, and the seconds that takes."""
+        """The result of `job` in a live group, and its seconds."""
         if row.report is None:
-            return Result(
-                verdict=row.verdict, reason=row.reason
-            ), 0.0  # what it took is not recorded
+            return Result(verdict=row.verdict, reason=row.reason), 0.0  # its time is not recorded
         if row.report.peaks.device_bytes > self._limits.capacity_bytes:
             first_s, *_ = row.report.warmup_step_s + row.report.step_s
             reason = "rank 0 ran out of memory in phase warmup"
@@ -142,7 +139,7 @@ class Replay:
 
 
 def walk(recorded: Report, job: Job) -> Report:
-    """`recorded` as it would have been under the rule of `job`; it ends where its steps end."""
+    """`recorded`, as the rule of `job` would have ended it; at most all recorded steps."""
     part = job.micro_steps / job.grad_accum
     steps = Steps(job.rule, job.needed_step_s)
     known = {Phase.WARMUP: recorded.warmup_step_s, Phase.TIMED: recorded.step_s}
@@ -152,7 +149,7 @@ def walk(recorded: Report, job: Job) -> Report:
                 break
             steps.add(phase, step_s, step_s * part)
     energy, timed = recorded.energy, steps.timed.step_s
-    if energy is not None:  # of timed steps alone, as where it was measured
+    if energy is not None:  # of timed steps alone, as in the recording
         joules = energy.joules * sum(timed) / sum(recorded.step_s)
         energy = replace(energy, joules=joules) if timed else None
     return replace(
@@ -167,5 +164,5 @@ def walk(recorded: Report, job: Job) -> Report:
 
 
 def _pace(phase_s: float, step_s: Sequence[float]) -> float:
-    """Wall time per second of recorded steps: what passed between them is spread over them."""
+    """Wall time per second of recorded steps: time between steps is spread over them."""
     return max(1.0, phase_s / sum(step_s)) if step_s else 1.0

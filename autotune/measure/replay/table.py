@@ -1,8 +1,9 @@
-"""Tables of runs as others record them: one CSV row a run, of any axes, as a `Grid`.
+"""Foreign tables of runs as a `Grid`: one CSV row for each run, of any axes.
 
-A TOML file beside the table, or flags, say which column has which axis and which result. Columns
-with usual names are found without. So exports of Weights & Biases and MLflow are read, too. What
-a table does not have is taken for nothing: a peak of 0 bytes is unknown.
+A TOML file beside the table, or flags, name the columns of axes and results. Usual names of
+columns are known. So exports of Weights & Biases and MLflow are read, too. Missing columns count
+as
+nothing: a peak of 0 bytes is unknown.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from autotune.wire.reports import Conditions, Peaks, Ran, Report
 RATES = ("tokens_per_s", "tokens_per_s_per_device", "samples_per_s", "step_s")
 PEAKS = {"peak_bytes": 1.0, "peak_mib": 2.0**20, "peak_gib": 2.0**30, "peak_gb": 1e9}
 RESULTS = (*RATES, *PEAKS, "status", "run_s", "global_batch")
-"""What a column may have beside axes."""
+"""Columns beside those of axes."""
 CAPACITY_BYTES = 80 * 2**30
-"""Of a device where nothing tells it."""
+"""Assumed capacity of an unknown device."""
 RUN_S = 60.0
-"""What a run is taken to last where the table does not say it."""
+"""Assumed seconds of a run without a column for it."""
 _OWN = ("own", "dp_shard", *DEGREES)
-"""Axes that are a table's own, as others write them; nothing is derived from them."""
+"""Axes that are taken as the table has them; nothing is derived from them."""
 _STEPS = 3
 _PARAMETERS = 10**9
 _USUAL = {
@@ -62,7 +63,7 @@ _USUAL = {
     "ep": ("expert_parallel", "expert_parallel_size", "expert_model_parallel_size"),
 }  # fmt: skip
 _TRACKERS = re.compile(r"^(config|summary|params|metrics|tags)[./]")
-"""What Weights & Biases and MLflow write before a name."""
+"""Prefixes of names in Weights & Biases and MLflow."""
 _OOM = re.compile(r"\boom\b|out.?of.?memory", re.IGNORECASE)
 _HUNG = re.compile(r"time.?out|hung|hang", re.IGNORECASE)
 _GOES_ON = re.compile(r"running|pending|queued|scheduled", re.IGNORECASE)
@@ -72,11 +73,11 @@ _TRUTH = {"true": 1, "yes": 1, "1": 1, "1.0": 1, "false": 0, "no": 0, "0": 0, "0
 class _Axis(Struct, forbid_unknown_fields=True):
     column: str
     values: dict[str, str] = msgspec.field(default_factory=dict)
-    """Words of the table, and what they are here."""
+    """Words of the table, and their values here."""
 
 
 class _Fixed(Struct, forbid_unknown_fields=True):
-    """What all runs share."""
+    """Settings that all runs share."""
 
     devices: Natural = 1
     device: str = "unnamed devices"
@@ -99,11 +100,13 @@ class _Description(Struct, forbid_unknown_fields=True):
 
 
 def read(path: Path, text: str, columns: Mapping[str, str], rows: Mapping[str, str]) -> Grid:
-    """The grid of the table `text`, which is in `path`. `columns` by name and values that `rows`
-    must have come from flags, and go before those of the file beside it.
+    """The grid of the table `text`, which is in `path`.
+
+    `columns` are named by flags; so are values that `rows` must have. Flags come before the file
+    beside the table.
 
     Raises:
-        UsageError: a column is not there, or a cell is no value; one line says which.
+        UsageError: there is no such column, or a cell has no value; one line names it.
     """
     reader = csv.DictReader(io.StringIO(text))
     names = [name for name in reader.fieldnames or [] if name]
@@ -148,7 +151,7 @@ def _described(
 
 
 def _usual(found: _Description, names: Sequence[str]) -> None:
-    """Find what columns with usual names have."""
+    """Find columns by their usual names."""
     own = {alias: name for name, aliases in _USUAL.items() for alias in (name, *aliases)}
     for column in names:
         plain = _TRACKERS.sub("", column).lower().replace("-", "_").replace(" ", "_")
@@ -186,13 +189,13 @@ def _is_one_of(cells: Mapping[str, str], rows: Mapping[str, Any]) -> bool:
 
 
 def _plain(text: str) -> str:
-    """A number as it is written without a useless decimal point."""
+    """A number without a useless decimal point."""
     text = text.strip()
     return re.sub(r"\.0+$", "", text) if re.fullmatch(r"-?\d+\.0+", text) else text
 
 
 def _number(text: str | None) -> float | None:
-    """A positive number; None where it is none."""
+    """A positive number; None for any other text."""
     try:
         value = float((text or "").replace(",", ""))
     except ValueError:
@@ -207,7 +210,7 @@ class _Table:
     names: Sequence[str]
 
     def row(self, line: int, cells: dict[str, str]) -> GridRow | None:
-        """The measurement in a line; None where the run goes on."""
+        """The measurement in a line; None if the run goes on."""
         try:
             candidate = self._candidate(cells)
             rate = self._tokens_per_s(cells, candidate)
@@ -254,7 +257,7 @@ class _Table:
         return candidate
 
     def _replicas(self, candidate: Candidate) -> int:
-        """Ranks that have data of their own."""
+        """Number of ranks with data of their own."""
         ranks = self.known.fixed.devices
         shared = 1
         for name, degree in degrees(candidate).items():
@@ -271,7 +274,7 @@ class _Table:
         return int(told or fixed.global_batch or plain)
 
     def _tokens_per_s(self, cells: Mapping[str, str], candidate: Candidate) -> float | None:
-        """Of all devices together; samples where their length is unknown."""
+        """Tokens per second of all devices; samples if their length is unknown."""
         of, length = self.known.results, candidate.seq_len
         name = next(name for name in RATES if name in of)
         told = _number(cells[of[name]])
@@ -342,7 +345,7 @@ class _Table:
 
 
 def _numbered(rows: Sequence[GridRow]) -> Iterator[GridRow]:
-    """With the number of each candidate's measurement."""
+    """`rows` with the number of each candidate's measurement."""
     seen: Counter[Candidate] = Counter()
     for row in rows:
         yield replace(row, repeat=seen[row.candidate])
@@ -356,7 +359,7 @@ def degrees(candidate: Candidate) -> dict[str, int]:
 
 
 def _value(name: str, text: str) -> Any:
-    """Of an axis that is known. Raises ValueError where it is none."""
+    """The value of a known axis. Raises ValueError for an impossible one."""
     axis = AXES[name]
     if not axis.words:
         return msgspec.convert(text, Natural if name in MEMORY_AXES else int, strict=False)

@@ -1,13 +1,13 @@
-"""Who carries a probe out.
+"""Runners carry a probe out.
 
 Contracts:
 
 - **A verdict never comes from stdout.** Ranks write stdout and stderr to `logs/`, and nobody
   parses them. Evidence is a message, the end of a connection, an exit status, or the kernel's
   OOM count.
-- **Out of memory on one rank is out of memory for the group.** After a first failure the group
-  waits 3 s for a peer that names memory as the cause. A bare SIGKILL counts as memory only if
-  the kernel's OOM count grew.
+- **One rank's out-of-memory error is the group's.** So after a first failure the group waits 3 s
+  for a peer that names memory as the cause. A bare SIGKILL counts as memory only if the kernel's
+  OOM count grew.
 - **A group serves one build.** `micro_batch` and `seq_len` change in place. The group is retired
   at its first failure. Finals always get fresh groups. A memory verdict of a warm group is
   repeated once in a fresh one before it bounds anything.
@@ -19,8 +19,8 @@ Contracts:
   was heard since. Ranks on other nodes mostly complain first. At the end of a study each agent
   hangs up in turn, in milliseconds; one that is silent for 7 s is lost.
 - **No process is left.** Each rank leads a session of its own. The kernel kills it when the study
-  dies, and it ends its session with the connection. On CUDA the next group starts when device
-  memory is back at its baseline, or has not changed for half a second.
+  dies, and it ends its session with the connection. On CUDA the next group waits until device
+  memory is at its baseline, or constant for half a second.
 - **Nothing is written beside the study folder.** Each process has a temporary folder of its own
   beside its log. The folder goes with the process, at the latest on resume.
 - **Sockets for one machine listen on loopback**: the channel, and the ranks' rendezvous store,
@@ -41,7 +41,7 @@ from autotune.wire.stopping import Rule
 
 
 class NodeLostError(Exception):
-    """A node is gone on which ranks of a probe ran. It names the node."""
+    """A node with ranks of a probe is gone. The message names the node."""
 
 
 class StopRequestedError(Exception):
@@ -61,17 +61,17 @@ class Job:
     needed_step_s: float | None
     """Slower steps than this end the probe early."""
     fresh: bool
-    """Run in a new group even where one is live."""
+    """Run in a new group even if one is live."""
     budget: str = "the budget"
-    """What ends at the deadline, for people."""
+    """What ends at the deadline, in words."""
     mixed: bool = False
-    """Run drawn lengths, and not the longest samples alone, where the workload has several."""
+    """Run drawn lengths, not only the longest samples, if the workload has several."""
     phases: bool = False
     """Run a script with --phase-args, until it has evaluated and saved; time nothing."""
 
 
 OUT_OF_BUDGET = "the budget ended during this probe"
-"""Reason of a probe that had no time left; the prober says whether it was all of the budget."""
+"""Reason of a probe without time left; the prober knows whether the whole budget ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,25 +81,25 @@ class Result(ProbeEnd):
     report: Report | None = None
     """Over all ranks: slowest times, largest peaks, host memory and own CPU time summed."""
     foreign_bytes: int = 0
-    """Memory that others took of a device on which memory ran out."""
+    """Bytes of others on a device whose memory ran out."""
     waited_s: float = 0.0
-    """For the turn to make steps, beside other groups of its machine."""
+    """Wait for its turn to make steps, beside other groups of its machine."""
     warm: bool = False
     """The group had already run another probe."""
     put_off: bool = False
-    """Not the candidate's doing, e.g. a node was lost: ask for it again, elsewhere. The verdict is
-    then `SKIPPED`, and the reason says what happened."""
+    """The candidate is not the cause, e.g. a node was lost: ask for it again, elsewhere. The
+    verdict is then `SKIPPED`, and the reason says what happened."""
     gone: str = ""
-    """Why nothing more can be run there, where it was put off; empty where something can."""
+    """Why this runner can run nothing more, if it put the job off; else empty."""
 
 
 class Runner(Protocol):
-    """One slot of a study: runs one probe at a time. Its methods are called by one thread at a
-    time, `kill` by any."""
+    """One slot of a study: runs one probe at a time. One thread at a time calls its methods; any
+    thread may call `kill`."""
 
     @property
     def live_build(self) -> Build | None:
-        """What can be probed now without starting a group."""
+        """The build of the live group."""
         ...
 
     def run(self, job: Job, deadline: float) -> Result:
@@ -107,15 +107,15 @@ class Runner(Protocol):
 
         Raises:
             StopRequestedError: the user asked to stop.
-            NoNodesError: it can run nothing any more; the study puts the job off.
+            NoNodesError: this runner can run nothing more; the study puts the job off.
         """
         ...
 
     def trace(self, space: Space, limit_s: float, deadline: float) -> Trace | None:
-        """How much memory the models of `space` need, found out without its devices.
+        """The memory that the models of `space` need, found without its devices.
 
-        None where that is not known within `limit_s` or by the `deadline`. The imports that ranks
-        need as well do not count against `limit_s`.
+        None if it takes longer than `limit_s` or until the `deadline`. Imports that ranks need,
+        too, do not count against `limit_s`.
 
         Raises:
             StopRequestedError: the user asked to stop.
@@ -123,7 +123,7 @@ class Runner(Protocol):
         ...
 
     def retire(self, until: float) -> None:
-        """End the live group, if there is one; wait for its memory, at most `until` then."""
+        """End the live group, if there is one. Wait until its memory is free, at most `until`."""
         ...
 
     def kill(self) -> None:
@@ -131,5 +131,5 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None:
-        """No process is left when this returns; nothing is probed after it."""
+        """End all processes; nothing is probed after it."""
         ...

@@ -67,7 +67,7 @@ class Channel:
 
     @property
     def credentials(self) -> str:
-        """What an agent needs to trust this study and be trusted: one line of JSON."""
+        """The key and certificate for an agent, as one line of JSON."""
         certificate = self._identity.certificate if self._identity else ""
         return json.dumps({"key": self._key.hex(), "certificate": certificate})
 
@@ -86,7 +86,7 @@ class Channel:
 
     @property
     def awaited(self) -> bool:
-        """Whether a peer has dialled and was not accepted yet."""
+        """Whether a peer dialled and was not accepted yet."""
         with self._lock:
             return bool(self._dialling) or not self._came.empty()
 
@@ -106,7 +106,7 @@ class Channel:
             self._open = False
             dialling = list(self._dialling)
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # which ends its thread
+            self._socket.shutdown(socket.SHUT_RDWR)  # ends its thread
         self._socket.close()
         for connected in dialling:
             _shut(connected)
@@ -120,7 +120,7 @@ class Channel:
             try:
                 connected, (host, _) = self._socket.accept()
             except OSError:
-                if self._open:  # of one who hung up already, or too many files are open
+                if self._open:  # the peer hung up already, or too many files are open
                     time.sleep(0.01)
                 continue
             with self._lock:
@@ -219,7 +219,7 @@ class Peer:
 
     @property
     def stuck(self) -> bool:
-        """Whether it stopped within a message."""
+        """Whether the peer stopped within a message."""
         since = self._torn_since
         return since is not None and time.monotonic() - since > PEER_TIMEOUT_S
 

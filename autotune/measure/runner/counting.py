@@ -1,4 +1,4 @@
-"""What models have that no closed form tells: asked of helpers and waited for."""
+"""Helper processes count and trace models that have no closed form."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from autotune.wire.ranks import Fault
 LIMIT_S = 300.0
 POLL_S = 0.02
 MOST_HELPERS = 4
-"""At once: each imports torch, in about half a GiB."""
+"""Helpers at once: each imports torch, about half a GiB."""
 _ENGINE = next(iter(ENGINES))
-"""That models are traced in: torch's own."""
+"""The engine of traces: torch's own."""
 
 
 @contextmanager
 def forked(family: str) -> Iterator[Start]:
-    """What starts helpers that share what they import: the first one waits for it."""
+    """Starts helpers that share their imports: the first one waits for these."""
     with (
         tempfile.TemporaryDirectory(prefix="autotune-count-") as logs,
         closing(Forks(Path(logs), NO_GPU, lambda _: None)) as forks,
@@ -47,7 +47,7 @@ def count(asked: Count, model: str, start: Start = local.start_rank) -> Counted:
     """The answer of a helper that `start` starts.
 
     Raises:
-        UsageError: the model cannot be built as it was asked for.
+        UsageError: the model cannot be built with these options.
         ModelError: its own code failed.
     """
     (helper,) = _helped([asked], LIMIT_S, start)
@@ -59,15 +59,15 @@ def count(asked: Count, model: str, start: Start = local.start_rank) -> Counted:
 
 
 def failure(what: str, fault: Fault) -> UsageError | ModelError:
-    """What to raise for a helper's `fault`, in which `what` names the user's input."""
+    """The error to raise for a helper's `fault`; `what` names the user's input."""
     if fault.cause == "unsupported":
         return UsageError(f"{what}: {fault.error.removeprefix('UnsupportedError: ')}")
     return ModelError(f"{what}: {fault.error}", fault.traceback)
 
 
 def describe(asked: Describe, limit_s: float, start: Start = local.start_rank) -> Described | str:
-    """What a trace of models found; in words why there is none, at the latest after `limit_s`.
-    Each helper traces several models: of its first operations each takes long."""
+    """The trace of models, or why there is none after at most `limit_s`. Each helper traces
+    several models, since the first call of each operation is slow."""
     each = max(2, -(-len(asked.models) // _at_once()))
     parts = [slice(start, start + each) for start in range(0, len(asked.models), each)]
     shares = [replace(asked, models=asked.models[part]) for part in parts]

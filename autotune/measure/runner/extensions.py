@@ -1,4 +1,4 @@
-"""Where torch keeps what it compiles, such as DeepSpeed's ops."""
+"""The folders of what torch compiles, such as DeepSpeed's ops."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ COMPILED = "compiled.tmp"
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 BUILDER = "autotune-builder"
 STALE_S = 600.0
-"""No op takes so long to build: a lock that is older is that of a build that was killed."""
+"""No op takes so long to build: the build of an older lock was killed."""
 
 
 class Compiled:
-    """What processes of a study compile with inductor and Triton: else each would do it again,
-    since torch keeps that among temporary files."""
+    """A common folder for inductor and Triton. torch would keep compiled code among temporary
+    files, and each process would compile again."""
 
     def __init__(self, logs: Path) -> None:
         self._folder = (logs / COMPILED).absolute()
 
     def variables(self) -> dict[str, str]:
-        """Those that name it, where the user has not set them."""
+        """Variables that name it, unless the user set them."""
         return {
             name: str(self._folder / name.lower()) for name in CACHES if name not in os.environ
         }
@@ -40,13 +40,13 @@ class Compiled:
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """What processes with the variables `environ` use."""
+    """The folder that processes with the variables `environ` use."""
     cache = Path(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111
     return Path(environ.get(VARIABLE) or cache / "torch_extensions")
 
 
 def environment(instead: Path) -> dict[str, str]:
-    """Has torch use a folder in `instead` where it cannot write to its own."""
+    """Variables for a folder in `instead`, if torch cannot write to its own."""
     usual = folder()
     try:
         usual.mkdir(parents=True, exist_ok=True)
@@ -57,10 +57,10 @@ def environment(instead: Path) -> dict[str, str]:
 
 
 def remove_locks(environ: Mapping[str, str], since: float, until: float = math.inf) -> None:
-    """Remove what a build that was killed left between these times, in seconds of the epoch: every
-    later process that needs that op would wait for it, for ever (torch/utils/file_baton.py).
+    """Remove locks of killed builds from between these times, in seconds of the epoch. Later
+    processes that need that op would wait for ever (torch/utils/file_baton.py).
 
-    Who builds has the file open. One of another user, whose processes do not show theirs, stays.
+    A running build has the file open. Locks of other users stay: their open files are not shown.
     """
     left = [lock for lock in folder(environ).glob("**/lock") if _may_be_left(lock, since, until)]
     opened = _opened() if left else set()
@@ -92,15 +92,15 @@ def _identity(seen: os.stat_result) -> tuple[int, int]:
 
 
 def note_builder(environ: Mapping[str, str], pid: int) -> None:
-    """Leave word of who builds, for `remove_stale_locks`."""
+    """Write down the process that builds, for `remove_stale_locks`."""
     with suppress(OSError):
         folder(environ).mkdir(parents=True, exist_ok=True)
         (folder(environ) / BUILDER).write_text(f"{socket.gethostname()} {pid} {_began_s(pid)}")
 
 
 def remove_stale_locks(environ: Mapping[str, str]) -> None:
-    """Remove those that no build has any more: of this host's last builder, where that is gone,
-    and all that are old."""
+    """Remove locks without a build: those of this host's last builder, if it ended, and old
+    ones."""
     note = folder(environ) / BUILDER
     with suppress(OSError, ValueError):
         host, pid, began_s = note.read_text().split()
@@ -110,7 +110,7 @@ def remove_stale_locks(environ: Mapping[str, str]) -> None:
 
 
 def _began_s(pid: int) -> float:
-    """When that process began; 0 where it is gone."""
+    """When that process began; 0 if it ended."""
     with suppress(psutil.Error):
         return psutil.Process(pid).create_time()
     return 0.0

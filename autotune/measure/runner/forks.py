@@ -27,7 +27,7 @@ from autotune.wire.stream import Stream
 SERVER = [sys.executable, "-P", "-m", "probes.forkserver"]
 IMPORT_LIMIT_S = 120.0
 REPLY_S = 15.0
-"""A fork takes a tenth of a second, and some on a busy machine."""
+"""A fork takes a tenth of a second, or some seconds on a busy machine."""
 POLL_S = 0.05
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -46,8 +46,8 @@ class Forks:
         note: Callable[[str], None],
         works: bool = sys.platform == "linux",
     ) -> None:
-        """`environment` has the variables that all ranks share, beside the study's own. All ranks
-        are spawned unless forking `works`."""
+        """`environment` extends the study's own for all ranks. They are spawned unless forking
+        `works`."""
         self._logs = logs
         self._environment = environment
         self._note = note
@@ -59,13 +59,13 @@ class Forks:
         """Engines whose ranks are not forked."""
 
     def ready(self, engine: str) -> bool:
-        """Whether ranks of `engine` start at once, or `prepare` would make no difference."""
+        """Whether ranks of `engine` start at once, or `prepare` would not help."""
         server = self._servers.get(engine)
         known = engine in self._spawned or (server is not None and server.imported)
         return not self._works or known
 
     def prepare(self, engine: str, family: str, stop: Callable[[], bool], deadline: float) -> None:
-        """Prepare for an immediate start of ranks of `engine` with models of `family`; wait until
+        """Prepare to start ranks of `engine` with models of `family` at once. Wait until
         `deadline`.
 
         Raises:
@@ -116,7 +116,7 @@ class Forks:
         self._proven = True
 
     def give_up(self, why: str) -> bool:
-        """Learn that ranks did not come up; true if from now on they start in another way."""
+        """Learn that ranks did not come up. True if they start in another way from now on."""
         with self._one_at_a_time:
             if self._proven or not self._works:
                 return False
@@ -125,12 +125,12 @@ class Forks:
             return True
 
     def kill(self, why: str = "") -> None:
-        """End everything that is not a rank, at once."""
+        """End everything but ranks, at once."""
         for server in self._servers.values():
             server.process.signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """Nothing of it is left when this returns; ranks are spawned after it."""
+        """End all servers; later ranks are spawned."""
         self._works = False
         for engine in list(self._servers):
             self._servers[engine].close()
@@ -180,7 +180,7 @@ class _Server:
         """A new rank.
 
         Raises:
-            _ServerError: there is none.
+            _ServerError: the server could not fork it.
         """
         everything = full_environment(log, environment)
         with _adopting_orphans():

@@ -1,4 +1,4 @@
-"""The agents of a study: who has dialled, and what their nodes have."""
+"""Waits for the agents of a study, and opens the devices of their nodes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def gather(
 
 
 def _word_of(peer: Peer) -> Joined:
-    """An agent's first message. It knows the key, so it is one of ours."""
+    """An agent's first message. It knows the key, so it is trusted."""
     why = ""
     try:
         if isinstance(joined := peer.receive(), Joined):

@@ -1,6 +1,6 @@
 """A worker group: the ranks of one build, and the loop that watches them.
 
-It runs every candidate of that build, and ends at the first failure: no process recovers from one.
+It runs every candidate of that build, and ends at the first failure.
 One loop in one thread watches messages, ends of processes, deadlines and the user's stop.
 """
 
@@ -27,7 +27,7 @@ from autotune.wire.reports import Energy, Peaks, Report
 from autotune.wire.stopping import Phase
 from autotune.wire.stream import TamperedError
 
-# Without a sign of life; each step is one.
+# Seconds without a sign of life; each step is one.
 PHASE_DEADLINE_S = {
     Phase.IMPORT: 120.0,
     Phase.BUILD: 180.0,
@@ -56,10 +56,10 @@ class GroupRank:
     log: Path
     seat: Seat
     token: str
-    """Of its `Hello`."""
+    """The token of its `Hello`."""
     local_rank: int = 0
     address: str = LOOPBACK
-    """Of its node, for the other ranks."""
+    """The address of its node, for the other ranks."""
     peer: Peer | None = None
     phase: Phase = Phase.IMPORT
     entered: float = field(default_factory=time.monotonic)
@@ -105,7 +105,7 @@ class Group:
             rank.report = None
             rank.enter(Phase.WARMUP)
             if rank.peer is not None:
-                with suppress(OSError):  # its end is seen by the next read
+                with suppress(OSError):  # the next read sees its end
                     rank.peer.send(request)
         failure = self._until(lambda: all(r.report for r in self.ranks), deadline)
         if failure is not None:
@@ -124,7 +124,7 @@ class Group:
         return not any(rank.failed for rank in self.ranks)
 
     def end(self, *, politely: bool) -> None:
-        """No process of the group is left when this returns."""
+        """End all processes of the group."""
         if politely:
             for rank in self.ranks:
                 self._send(rank, Stop())
@@ -140,7 +140,7 @@ class Group:
         self._limit_logs()
 
     def lives(self) -> bool:
-        """Whether a process of the group is there, maybe killed, with what it holds."""
+        """Whether a process of the group, maybe a killed one, still holds memory."""
         return any(rank.process.lives() for rank in self.ranks)
 
     def kill(self) -> None:
@@ -212,7 +212,7 @@ class Group:
         rank.peer = peer
         if rank.number == 0 or self._start.store_port:
             self._send_start(rank)
-        self._receive(rank)  # what came with its first word
+        self._receive(rank)  # messages that came with the first one
 
     def _receive(self, rank: GroupRank) -> None:
         assert rank.peer is not None
@@ -224,7 +224,7 @@ class Group:
         except EOFError:
             rank.gone = self._end_of(rank)
         except WireError as error:
-            rank.gone = f"sent what is no message: {error}"
+            rank.gone = f"sent an invalid message: {error}"
 
     def _handle(self, rank: GroupRank, message: Message) -> None:
         match message:
@@ -263,7 +263,7 @@ class Group:
 
     def _send(self, rank: GroupRank, message: Message) -> None:
         if rank.peer is not None and not rank.gone:
-            with suppress(OSError):  # its end is seen by the next read
+            with suppress(OSError):  # the next read sees its end
                 rank.peer.send(message)
 
     def _end_of(self, rank: GroupRank) -> str:
@@ -350,8 +350,11 @@ def phase_deadlines(budget_s: float) -> dict[Phase, float]:
 
 
 def merge(told: list[list[Report]]) -> Report:
-    """One report for the ranks of all hosts: the largest peaks, the host memory of the fullest
-    host, the conditions of the most disturbed one, the sum of energy."""
+    """One report for the ranks of all hosts.
+
+    It has the largest peaks and the sum of energy. Host memory is that of the fullest host,
+    conditions are those of the most disturbed one.
+    """
     hosts = [_of_host(reports) for reports in told]
     return replace(
         hosts[0],
@@ -382,7 +385,7 @@ def _of_host(reports: list[Report]) -> Report:
 
 
 def _together(parts: list[Energy | None]) -> Energy | None:
-    """The sum, with each device once; None if one is unknown."""
+    """The sum, with each device counted once; None if one is unknown."""
     known = {part.covers: part.joules for part in parts if part is not None}
     if None in parts:
         return None

@@ -48,7 +48,7 @@ class Helper:
         self.works = True
         """Whether it may still answer."""
         self.phase, self.entered = Phase.IMPORT, time.monotonic()
-        """What it said to be doing, and since when."""
+        """Its phase, and when it entered it."""
         self._deadline = time.monotonic() + limit_s
         self._own_channel = channel is None
         self._channel = channel or Channel()
@@ -59,19 +59,19 @@ class Helper:
         self._process = start(dial, self.log, environment)
 
     def poll(self) -> None:
-        """Handle what has come, without waiting for more."""
+        """Handle messages that came, without a wait for more."""
         if self.works:
             self._look()
         self._process.limit_log()
 
     def send(self, message: Message) -> None:
-        """Tell it more, once it has entered a phase."""
+        """Send a message, after it entered a phase."""
         if self._peer is not None and self.works:
-            with suppress(OSError):  # its end is seen by the next read
+            with suppress(OSError):  # the next read sees its end
                 self._peer.send(message)
 
     def close(self) -> None:
-        """No process of the helper is left when this returns."""
+        """End all processes of the helper."""
         if not self.works:
             return
         self.works = False
@@ -95,13 +95,13 @@ class Helper:
 
     def _let_in(self, peer: Peer) -> None:
         hello = None
-        with suppress(OSError, WireError):  # the process will be seen to end
+        with suppress(OSError, WireError):  # `poll` sees the end of the process
             hello = peer.receive()
         if not isinstance(hello, Hello) or hello.token != self._token:
             peer.close()
             return
         self._peer = peer
-        with suppress(OSError):  # in vain where it has ended; its last words still count
+        with suppress(OSError):  # fails if it ended; its last words still count
             peer.send(self._asked)
 
     def _receive(self, peer: Peer) -> None:
@@ -111,7 +111,7 @@ class Helper:
         except EOFError:
             self._fail("the helper ended without an answer")
         except WireError as error:
-            self._fail(f"the helper sent what is no message: {error}")
+            self._fail(f"the helper sent an invalid message: {error}")
 
     def _take(self, message: Message) -> None:
         match message:

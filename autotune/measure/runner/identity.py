@@ -1,4 +1,4 @@
-"""A certificate for one study, which whoever dials it pins."""
+"""A certificate for one study; its agents pin it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from autotune.measure.runner.channel import Identity
 
 VALID = timedelta(days=365)
 SLACK = timedelta(days=1)
-"""Clocks of hosts differ."""
+"""Allowance for differing clocks of hosts."""
 
 
 def check_installed() -> None:
-    """Raises UsageError where what makes certificates is not installed."""
+    """Raises UsageError without the package that makes certificates."""
     if why := missing("cryptography"):
         raise UsageError(f"--launch: TLS between hosts: {why}")
 
 
 def identity(folder: Path | None = None) -> Identity:
-    """A new one. Its private key is in this process alone, and in `folder` for a moment."""
+    """A new certificate. Only this process has its private key; `folder` has it for a moment."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -45,8 +45,8 @@ def identity(folder: Path | None = None) -> Identity:
     pem = certificate.public_bytes(serialization.Encoding.PEM)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.num_tickets = 0  # nobody resumes
-    with tempfile.TemporaryDirectory(dir=folder) as own:  # of mode 0700; ssl reads files alone
+    context.num_tickets = 0  # nobody resumes a session
+    with tempfile.TemporaryDirectory(dir=folder) as own:  # mode 0700; ssl only reads files
         key, chain = Path(own) / "key", Path(own) / "chain"
         key.write_bytes(
             private.private_bytes(

@@ -22,8 +22,8 @@ from autotune.wire.messages import encode
 REAP_S = 5.0
 MAX_LOG_BYTES = 16 * 2**20
 _MOST_READS = 1000
-"""Of a log that grows while its middle is cut out."""
-# -P: a folder named like a module in the user's working directory must not stand in for it.
+"""Reads of a log that grows while its middle is cut out."""
+# -P: a folder in the user's working directory must not hide a module of that name.
 WORKER = [sys.executable, "-P", "-m", "probes"]
 SUPERVISE = [sys.executable, "-P", "-m", "probes.supervise"]
 LOADER = [sys.executable, "-P", "-m", "probes.loader"]
@@ -60,7 +60,7 @@ class LocalProcess:
         return ended.si_status if exited else -ended.si_status
 
     def lives(self) -> bool:
-        """Whether a process of the session is there, maybe killed, with what it holds."""
+        """Whether a process of the session, maybe a killed one, still holds memory."""
         return self.exit_code() is None or any(map(self._is_of_session, psutil.process_iter()))
 
     def _is_of_session(self, process: psutil.Process) -> bool:
@@ -166,8 +166,8 @@ def _cut_middle(log: Path) -> None:
 
 
 def of_launcher(name: str) -> bool:
-    """Whether a launcher sets that variable to tell a process its place among others. Ranks get
-    their places from the study; libraries would believe the launcher."""
+    """Whether launchers set that variable to tell a process its rank. Ranks get theirs from the
+    study, but libraries would believe the launcher."""
     return name in _PLACES or name.startswith(_LAUNCHERS)
 
 
@@ -181,7 +181,7 @@ _LAUNCHERS = ("SLURM", "SRUN_", "PMI_", "PMIX_", "PMI2_", "OMPI_", "TORCHELASTIC
 def _paths() -> dict[str, str]:
     """Paths to a rank's programs and modules.
 
-    PATH includes ninja, which compiles DeepSpeed's ops, even if this environment is not activated.
+    PATH includes ninja, which compiles DeepSpeed's ops, even if the environment is not activated.
     """
     programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     return {"PATH": programs} | module_path()

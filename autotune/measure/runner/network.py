@@ -1,7 +1,7 @@
 """How ranks reach each other.
 
-Between hosts the study's own messages are in TLS. TCP stores and gloo have no such thing. They are
-bound to the interface that reaches the study, so that network has to be a trusted one.
+Between hosts TLS protects the study's messages. TCP stores and gloo have no TLS. They listen on
+the interface that reaches the study, so its network has to be trusted.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 def environment(address: str) -> dict[str, str]:
     """Has gloo and NCCL meet on the interface of this host that has `address`.
 
-    With another one rank 0 waits for a minute, and looking the host's name up can fail in a
-    container. What the user has set for NCCL stays, and for gloo too where ranks are on several
-    hosts.
+    With another interface rank 0 waits for a minute, and a container may not resolve the host's
+    name. The user's variables for NCCL stay; those for gloo too, if ranks are on several hosts.
     """
     if sys.platform != "linux":
         return {}
     loopback = address.startswith("127.")
     name = "lo" if loopback else interface_of(address)
-    # NCCL takes all whose names begin so, unless it is told that this is the whole of it.
+    # NCCL takes all interfaces with that prefix; "=" asks for this one alone.
     found = dict(zip(INTERFACES, (name, f"={name}"), strict=True)) if name else {}
     kept = INTERFACES[1:] if loopback else INTERFACES
     return found | {each: os.environ[each] for each in kept if each in os.environ}

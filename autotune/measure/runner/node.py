@@ -1,7 +1,7 @@
 """A node: one machine that ranks run on.
 
-`LocalNode` is the machine of this process: the study's own, or that of an agent, which offers it
-to a study elsewhere (`Remote`). Groups and pools start processes in no other way.
+`LocalNode` is the machine of this process: the study's own, or an agent's, which a study elsewhere
+sees as `Remote`. Groups and pools start processes in no other way.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Node(Protocol):
     """One machine."""
 
     name: str
-    """For people; empty for the study's own machine."""
+    """Shown to users; empty for the study's own machine."""
     address: str
     """Other nodes reach it here."""
     uuids: tuple[str, ...]
-    """Of its devices."""
+    """UUIDs of its devices."""
     energy_at: str
     """Where its devices' energy is counted; see `Start.energy`."""
     refreshed_s: float
-    """Maximum age of its word on memory."""
+    """Maximum age of its numbers for memory."""
 
     @property
     def lost(self) -> str:
@@ -60,11 +60,11 @@ class Node(Protocol):
         ...
 
     def ready(self, engine: str) -> bool:
-        """Whether ranks of `engine` start at once, or `prepare` would make no difference."""
+        """Whether ranks of `engine` start at once, or `prepare` would not help."""
         ...
 
     def prepare(self, engine: str, family: str, stop: Callable[[], bool], deadline: float) -> None:
-        """Prepare for an immediate start of ranks of `engine` with models of `family`; wait until
+        """Prepare to start ranks of `engine` with models of `family` at once. Wait until
         `deadline`.
 
         Raises:
@@ -73,7 +73,7 @@ class Node(Protocol):
         ...
 
     def start(self, task: Task, dial: Dial | None, log: Path) -> RankProcess:
-        """Start a process. Its output is in `log`, at its end at the latest."""
+        """Start a process. `log` has its output, at its end at the latest."""
         ...
 
     def succeeded(self) -> None:
@@ -89,7 +89,7 @@ class Node(Protocol):
         ...
 
     def close(self) -> None:
-        """Nothing of it is left when this returns; nothing is started after it."""
+        """End all that the node started; nothing starts after it."""
         ...
 
 
@@ -103,7 +103,7 @@ class Seat:
 
     @property
     def device(self) -> int:
-        """Index of its device on the node; on a CPU all ranks share the one."""
+        """Index of its device on the node; on a CPU all ranks share one."""
         return self.place % len(self.node.uuids)
 
 
@@ -124,7 +124,7 @@ class LocalNode(Forks):
         address: str = LOOPBACK,
         works: bool = sys.platform == "linux",
     ) -> None:
-        """`environment` and `works` as of `Forks`."""
+        """`environment` and `works` as in `Forks`."""
         super().__init__(logs, environment, note, works)
         self.name = name
         self.address = address
@@ -179,6 +179,6 @@ def _load(ops: Sequence[str], log: Path, environment: dict[str, str]) -> RankPro
 
 
 def _clear(environ: Mapping[str, str], began: float, code: int | None) -> None:
-    """Remove locks that a process left which `began` then and ended with `code`."""
-    if code != 0:  # one that left well released its own
+    """Remove locks of a process that `began` then and ended with `code`."""
+    if code != 0:  # a process that ended well released its own
         extensions.remove_locks(environ, began - 1.0)

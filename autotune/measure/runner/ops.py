@@ -23,15 +23,14 @@ from autotune.space.workload import Workload
 from autotune.wire.agents import Task
 
 LOAD_SHARE = 0.5
-"""What loading may take of the time that is left. What is through by then leaves as much time to
-measure what needs it; what is not would leave too little for that, and for all other engines."""
+"""Share of the remaining time for loading. It leaves as much time again to measure with the op."""
 POLL_S = 0.1
 TERM_GRACE_S = 1.0
 _one_at_a_time = threading.Lock()
 
 
 class Ops:
-    """Which ops are loaded, and the process that loads more."""
+    """The ops that are loaded, and the process that loads more."""
 
     def __init__(self, device_kind: str, workload: Workload, wiring: Wiring) -> None:
         self._device_kind = device_kind
@@ -43,7 +42,7 @@ class Ops:
         self._processes: list[RankProcess] = []
 
     def missing(self, candidate: Candidate, nodes: Sequence[Node]) -> set[str]:
-        """Ops that `candidate` needs and that were not tried yet on all of `nodes`."""
+        """Ops that `candidate` needs and that some of `nodes` did not try yet."""
         return {
             op
             for op in self._needed(candidate)
@@ -51,7 +50,7 @@ class Ops:
         }
 
     def refusal(self, candidate: Candidate) -> Result | None:
-        """What comes of `candidate` where it needs an op that could not be loaded."""
+        """The result of `candidate`, if it needs an op that could not be loaded."""
         for op in sorted(self._needed(candidate) & self._lacking.keys()):
             return Result(verdict=Verdict.UNSUPPORTED, reason=self._lacking[op], lacks_op=op)
         return None
@@ -61,9 +60,9 @@ class Ops:
         return engine.ops(candidate, self._workload, self._device_kind)
 
     def load(self, names: set[str], nodes: Sequence[Node], deadline: float) -> None:
-        """Load `names` on each of `nodes`, compiled first where they never were; once each.
+        """Load `names` on each of `nodes`, once each; torch compiles them at first.
 
-        What is not loaded after a part of the time until `deadline` is not waited for.
+        The wait ends after `LOAD_SHARE` of the time until `deadline`.
 
         Raises:
             StopRequestedError: the user asked to stop.
@@ -107,7 +106,7 @@ class Ops:
             self._lacking |= {op: f"DeepSpeed's {op} {why}" for op in names}
 
     def kill(self) -> None:
-        """SIGKILL to what loads; for a second Ctrl-C."""
+        """SIGKILL to the loading processes; for a second Ctrl-C."""
         for process in self._processes:
             process.signal(signal.SIGKILL)
 
@@ -116,7 +115,7 @@ class Ops:
 
 
 def _why_not(code: int | None, took_s: float, log: Path) -> str:
-    """What went wrong where a process that loads ops ended with `code`; None if it has not."""
+    """The error of a process that loads ops and ended with `code`; empty without one."""
     if code is None:
         return (
             f"was not loaded in {took_s:.0f} s, {LOAD_SHARE:.0%} of the time that was left:"

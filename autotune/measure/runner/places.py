@@ -13,7 +13,7 @@ from autotune.wire.agents import Task
 SLACK_BYTES = 64 * 2**20
 MOST_S = 20.0
 FLAT_S = 0.5
-"""Device memory that does not change for this long, with no process left, will not come back."""
+"""If no process is left, memory that is constant for so many seconds will not come back."""
 
 
 class Places:
@@ -24,7 +24,7 @@ class Places:
         self._seating = seating
         self._slot = slot
         self._baseline_bytes: dict[Node, tuple[int, ...]] = {}
-        """Of all devices of a node, the group's own and others."""
+        """Bytes in use on all devices of a node, the group's own and others."""
 
     @property
     def nodes(self) -> list[Node]:
@@ -64,9 +64,9 @@ class Places:
         )
 
     def left_bytes(self, until: float, lives: Callable[[], bool]) -> int:
-        """Wait for device memory to come back, at most `until` then. Return the rest.
+        """Wait for device memory to come back, at most until `until`. Return the rest.
 
-        `lives` tells whether a process of the group that ended is there."""
+        `lives` tells whether a process of the ended group is still there."""
         flat_s = FLAT_S + 2 * max((node.refreshed_s for node in self.nodes), default=0.0)
         return left_bytes(self._over_baseline_bytes, lives, until, flat_s)
 
@@ -85,10 +85,10 @@ def left_bytes(
     until: float = float("inf"),
     flat_s: float = FLAT_S,
 ) -> int:
-    """The memory that `over_bytes` tells over the baseline, once no more comes back, or at
-    `until`. At most `SLACK_BYTES` means that all is back.
+    """The final bytes of `over_bytes`, over the baseline, once no more comes back or at `until`.
 
-    While a killed process `lives`, its memory is yet to come: the kernel unpins host memory first.
+    At most `SLACK_BYTES` mean that all is back. While a killed process `lives`, its memory will
+    still come back: the kernel unpins host memory first.
     """
     began = changed = time.monotonic()
     last = over_bytes()

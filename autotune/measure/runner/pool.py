@@ -1,4 +1,4 @@
-"""Live worker groups: at most one at a time, kept while its build is asked for."""
+"""Live worker groups: at most one at a time, kept while its build is in use."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Pool:
         numbers: Iterator[int],
         close: Callable[[], None],
     ) -> None:
-        """Ranks dial `channel`, which is closed with the pool; `close` ends the nodes. Pools share
-        one iterator of group `numbers`, since these name the logs."""
+        """Ranks dial `channel`, which the pool closes; `close` ends the nodes. Pools share one
+        iterator of group `numbers`, since these name the logs."""
         self._requests = requests
         self._workload = requests.workload
         self._places = places
@@ -202,7 +202,7 @@ class Pool:
         return self._launch(candidate, deadline) if any(others) else failure
 
     def _of_all(self, of_one: Report) -> Report:
-        """That of all ranks of a machine, of which one ran."""
+        """The report of all ranks of a machine, from the one that ran."""
         host_bytes = self._workload.ranks_on_a_node * of_one.peaks.host_bytes
         return replace(of_one, peaks=replace(of_one.peaks, host_bytes=host_bytes))
 
@@ -296,8 +296,8 @@ def pools(
     channel: Callable[[], Channel] = Channel,
     alone: bool = False,
 ) -> list[Pool]:
-    """One pool for each of `wirings`, on the seats of its slot. `close` ends the nodes, with the
-    last pool. `alone` has one rank of each group stand for all."""
+    """One pool for each of `wirings`, on the seats of its slot. The last pool calls `close`, which
+    ends the nodes. With `alone`, one rank of each group stands for all."""
     opened = set(range(len(wirings)))
 
     def left(slot: int) -> None:
@@ -326,6 +326,6 @@ def pools(
 
 
 def _group_numbers(logs: Path) -> Iterator[int]:
-    """Numbers of groups, from the first one on that left no log in `logs`."""
+    """Numbers of groups, from the first one without a log in `logs`."""
     names = (re.fullmatch(r"group(\d+)-rank\d+\.log", path.name) for path in logs.iterdir())
     return itertools.count(1 + max((int(name[1]) for name in names if name), default=0))

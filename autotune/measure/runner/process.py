@@ -1,4 +1,4 @@
-"""A rank's process, as whoever watches it sees it."""
+"""A rank's process, as its watcher sees it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class RankProcess(Protocol):
-    """Wherever it runs."""
+    """A process, on whatever machine."""
 
     pid: int
 
@@ -16,11 +16,11 @@ class RankProcess(Protocol):
         ...
 
     def lives(self) -> bool:
-        """Whether a process of its session is there, maybe killed, with what it holds."""
+        """Whether a process of its session, maybe a killed one, still holds memory."""
         ...
 
     def limit_log(self) -> str:
-        """Keep its log small; what to tell of that, the first time."""
+        """Keep its log small; returns a note the first time."""
         ...
 
     def signal(self, number: signal.Signals) -> None:
@@ -33,7 +33,7 @@ class RankProcess(Protocol):
 
 
 def ended(code: int) -> str:
-    """How a process with that exit code ended; negative for a signal."""
+    """How a process with that exit code ended, in words; negative for a signal."""
     if code < 0:
         return f"was ended by {signal.Signals(-code).name}"
     return f"left with exit code {code}"

@@ -1,4 +1,4 @@
-"""A node of which an agent has dialled, as the study sees it."""
+"""A node whose agent has dialled, as the study sees it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POLL_S = 0.05
 
 
 class Remote:
-    """The `Node` behind one connection. Its threads end with that."""
+    """The `Node` behind one connection. Its threads end with the connection."""
 
     refreshed_s = agents.BEAT_S
 
@@ -39,8 +39,8 @@ class Remote:
         note: Callable[[str], None],
         on_lost: Callable[[str], None],
     ) -> None:
-        """`device` is what it is to open there, as `--device` names it. `on_lost` is told why, at
-        once and by a thread, where the node is lost before it is closed."""
+        """It opens `device` there, as `--device` names it. A thread tells `on_lost` at once why
+        the node is lost, unless it was closed."""
         self.name = joined.name
         self.version = joined.version
         self.address = ""
@@ -103,14 +103,14 @@ class Remote:
         return True
 
     def kill(self, why: str = "") -> None:
-        """Its agent leaves where the connection ends, and kills what it has."""
+        """End the connection: its agent kills its processes and leaves."""
         if why:
             self._lose(why)
         self._leave("the study ended")
         self._peer.close()
 
     def close(self) -> None:
-        """An agent hangs up where the study does. One that is silent instead is lost."""
+        """Hang up: its agent does so, too. A silent one is lost."""
         if not self.lost:
             self._hung_up = True
             self._peer.hang_up()
@@ -118,7 +118,7 @@ class Remote:
         self.kill()
 
     def send(self, message: Message) -> None:
-        with suppress(OSError):  # seen by who listens
+        with suppress(OSError):  # the listening thread sees it
             self._peer.send(message)
 
     def forget(self, token: str) -> None:
@@ -140,7 +140,7 @@ class Remote:
         except (EOFError, OSError) as error:
             why = "" if self._hung_up else f"its agent is gone ({error})"
         except WireError as error:
-            why = f"its agent sent what is no message: {error}"
+            why = f"its agent sent an invalid message: {error}"
         self.kill(why)
         for process in list(self._processes.values()):
             process.collected.set()
@@ -150,7 +150,7 @@ class Remote:
             self._on_lost(self.lost)
 
     def _leave(self, why: str) -> bool:
-        """Whether this is the first that is known of its end; several threads may ask."""
+        """Note its end. True for the first of several threads."""
         with self._losing:
             first = not self.lost
             self.lost = self.lost or why
@@ -159,7 +159,7 @@ class Remote:
     def _take(self, message: Message) -> None:
         match message:
             case agents.Beat():
-                if len(message.in_use_bytes) == len(self.uuids):  # made since it has devices
+                if len(message.in_use_bytes) == len(self.uuids):  # sent after it opened devices
                     self._beat = message
             case agents.Facts():
                 self.uuids = tuple(device.uuid for device in message.devices)
@@ -183,7 +183,7 @@ class Remote:
 
 
 class _Process:
-    """A process on that node."""
+    """A process on a remote node."""
 
     def __init__(self, node: Remote, token: str, log: Path) -> None:
         self.pid = 0
@@ -202,14 +202,14 @@ class _Process:
         return self.exit_code() is None
 
     def limit_log(self) -> str:
-        return ""  # its agent does, and says so
+        return ""  # its agent does it, and notes it
 
     def signal(self, number: signal.Signals) -> None:
-        if self._code is None or number == signal.SIGKILL:  # what it left behind has its session
+        if self._code is None or number == signal.SIGKILL:  # its session may have processes left
             self._node.send(agents.Signal(token=self._token, number=number))
 
     def reap(self) -> None:
-        """Have its log here, too, unless the node is lost."""
+        """Fetch its log, unless the node is lost."""
         self._node.send(agents.Collect(token=self._token))
         self.collected.wait(0 if self._node.lost else REAP_S)
         self._node.forget(self._token)
@@ -221,7 +221,7 @@ class _Process:
             case agents.Ended():
                 self._code = message.code
             case agents.Collected():
-                with suppress(OSError):  # a full disk is the study's to say
+                with suppress(OSError):  # the study tells of a full disk
                     self._log.write_text(message.log, encoding="utf-8")
                 self.collected.set()
             case _:

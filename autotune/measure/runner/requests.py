@@ -1,4 +1,4 @@
-"""What the ranks of a study are asked for."""
+"""Requests to the ranks of a study."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Requests:
     """See `Start.alone`."""
 
     def start(self, candidate: Candidate) -> Start:
-        """For a group of that build; the group adds what each rank has of its own."""
+        """For a group of that build; the group adds each rank's own fields."""
         engine = engine_of(self.workload, candidate)
         return Start(
             world_size=self.workload.world_size,
@@ -40,7 +40,7 @@ class Requests:
         )  # fmt: skip
 
     def probe(self, number: int, job: Job) -> Probe:
-        """Of one candidate."""
+        """A probe of one candidate."""
         plain = Probe(
             number=number,
             micro_batch=job.candidate.micro_batch,

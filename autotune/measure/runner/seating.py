@@ -1,6 +1,6 @@
 """The nodes of each group, while nodes may be lost.
 
-A node never has more groups than were laid out on it, since they share its memory and devices. A
+A node never has more groups than were planned for it, since they share its memory and devices. A
 group whose node is lost moves to free seats, or ends.
 """
 
@@ -43,18 +43,18 @@ class Seating:
 
     @property
     def nodes(self) -> int:
-        """Nodes of one group, the most."""
+        """The most nodes of one group."""
         return max(map(len, map(_nodes, self._blocks)), default=0)
 
     @property
     def beside(self) -> int:
-        """Groups that share a node, the most."""
+        """The most groups that share a node."""
         each = Counter(node for block in self._blocks for node in _nodes(block))
         return max(each.values(), default=1)
 
     @property
     def ranks_on_a_node(self) -> int:
-        """Ranks of one group on one node, the most."""
+        """The most ranks of one group on one node."""
         each = (Counter(seat.node for seat in block) for block in self._blocks)
         return max((max(counts.values()) for counts in each), default=0)
 

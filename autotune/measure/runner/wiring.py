@@ -1,4 +1,4 @@
-"""What a study gives to a runner."""
+"""The study's side of a runner: folders and callbacks."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from autotune.wire.stopping import Phase
 
 @dataclass(frozen=True, kw_only=True)
 class Wiring:
-    """To the runner of one slot."""
+    """Folders and callbacks for the runner of one slot."""
 
     logs: Path
-    """Folder for what processes print."""
+    """Folder for the output of processes."""
     seed: int = 0
     budget_s: float = math.inf
     stop: Callable[[], bool] = lambda: False
     """Whether the user wants to end the study."""
     on_phase: Callable[[Phase, int], None] = lambda phase, steps: None
-    """Told where a probe is, with the steps it made there."""
+    """Takes the phase of a probe, and its steps in that phase."""
     note: Callable[[str], None]
-    """Told what the user should know, one line each."""
+    """Takes notes to the user, one line each."""
     on_lost: Callable[[str], None] | None = None
-    """Told at once, by a thread, why a node is lost, in one line; where it is None, `note` is."""
+    """A thread calls it at once with one line if a node is lost; None for `note`."""
     turn: Callable[[str], AbstractContextManager[object]] = nullcontext
-    """Entered, with the name of the machine, by a runner that shares it with others, while a probe
-    makes its steps."""
+    """A runner that shares a machine enters it, with the machine's name, to make steps."""
     rows: int | None = None
-    """That the model of a script gets of each sample, where that is known."""
+    """Rows of each sample that a script's model gets, if known."""

@@ -1,4 +1,4 @@
-"""The cause of a failed launch, where its launcher only heard that a process failed."""
+"""The cause of a failed launch, if its launcher only reports that a process failed."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from collections.abc import Sequence
 
 _RANK = re.compile(r"^\[\w*rank\d+\]:? ?", re.MULTILINE)
-"""Before lines of a rank, as launchers print them."""
+"""The prefix of a rank's lines in the output of launchers."""
 _LAUNCHERS = ("ChildFailedError", "CalledProcessError", "ProcessExitedException")
 _REFUSED = re.compile(r"^\S+: error: .+$", re.MULTILINE)
-"""What argparse says."""
+"""An error of argparse."""
 _TRACEBACK = re.compile(
     r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)$", re.MULTILINE
 )
 _BOX = re.compile(r"^│ *(\S.*?) *│$", re.MULTILINE)
-"""A line in a box, as tyro and typer print what they refuse."""
+"""A line in a box: the errors of tyro and typer."""
 
 
 def is_launchers(kinds: Sequence[str]) -> bool:
@@ -23,7 +23,7 @@ def is_launchers(kinds: Sequence[str]) -> bool:
 
 
 def cause_in(log: str) -> str | None:
-    """The line of `log` that says why a process failed; None where there is none."""
+    """The line of `log` that says why a process failed; None if there is none."""
     text = _RANK.sub("", log)
     errors = [
         line for line in _TRACEBACK.findall(text)
@@ -34,7 +34,7 @@ def cause_in(log: str) -> str | None:
 
 
 def hint(reason: str) -> str:
-    """What to do about an error that a launcher would avoid; empty for any other."""
+    """The remedy for an error that a launcher would avoid; empty for other errors."""
     if "environment variable RANK expected" not in reason:
         return ""
     return '; start it with torchrun: --script "torchrun --nproc_per_node 2 train.py ..."'

@@ -25,7 +25,7 @@ OWN = "own"
 
 
 class Files:
-    """Those of one study."""
+    """The files of one study's script."""
 
     def __init__(self, command: Command, space: Space, device_kind: str, seed: int) -> None:
         self._command = command
@@ -36,15 +36,15 @@ class Files:
         self._device_kind = device_kind
 
     def paths(self, folder: Path) -> dict[str, str]:
-        """Where those that the command names are in `folder`, by name; and where `{out}` is."""
+        """Paths in `folder` of the files that the command names, by name; and of `{out}`."""
         found = {name: _PATHS[name] for name in self._names} | {"out": OUT}
-        for number, name in enumerate(self._command.files):  # apart from what others are called
+        for number, name in enumerate(self._command.files):  # numbered: names may be equal
             found[name] = f"{OWN}/{number}/{Path(name).name.removeprefix('file:')}"
         return {name: str(folder / file) for name, file in found.items()}
 
     def write(self, candidate: Candidate, folder: Path, replicas: int | None) -> None:
-        """Write those that the command names for `candidate` to `folder`; so many `replicas` share
-        a global batch, where that is known. Raises OSError."""
+        """Write the command's files for `candidate` to `folder`; `replicas` share a global batch,
+        None if unknown. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         if self._has_out:
             (folder / OUT).mkdir(exist_ok=True)
@@ -56,8 +56,7 @@ class Files:
             return
         expected = unmeasured(candidate, self._space, self._device_kind, replicas)
         if replicas is None and self._space.workload.world_size > 1:
-            # DeepSpeed refuses one that is not of its own replicas, and counts it where there is
-            # none.
+            # DeepSpeed refuses another global batch than its own, and computes a missing one.
             for made in expected.exports.values():
                 made.pop("train_batch_size", None)
         for name in self._names:

@@ -1,4 +1,4 @@
-"""One launch of a script: its processes, what they tell, and how they end."""
+"""One launch of a script: its processes, their messages, and their ends."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from autotune.wire.reports import InPhase, Peaks
 
 END_S = 5.0
 LAST_WORDS_S = 1.0
-"""After the command ended, how long its processes' last messages may take."""
+"""Seconds for last messages after the command's end."""
 SCRATCH_BYTES = 20 * 2**30
 SCRATCH_SHARE = 0.5
-"""Of the disk's free space, that a launch may fill before it is ended; or those bytes, if less."""
+"""A launch ends if it fills this share of the disk's free space, or `SCRATCH_BYTES` if less."""
 SCRATCH_EVERY_S = 2.0
 LAST_LINES = 20
 ALL_CORES = range(psutil.cpu_count() or 1)
 HIDDEN_S, HIDDEN_EVERY_S = 8.0, 2.0
-"""Torch is loaded for so long before a process of it has to have dialled."""
+"""Seconds with torch loaded before its process must have dialled; and the interval of checks."""
 
 
 class Launch:
@@ -51,16 +51,16 @@ class Launch:
         self.began = time.monotonic()
         self.processes: list[Process] = []
         self.lively = time.monotonic()
-        """When it last gave a sign of life."""
+        """Time of its last sign of life."""
         self.first_step: float | None = None
         self.code: int | None = None
         """The command's exit code, once it ended."""
         self._channel = channel
         self.in_use = in_use
-        """Bytes that others held of each device when it began."""
+        """Bytes of others on each device when it began."""
         self._oom_kills = host_oom_kills()
         self._killed: list[psutil.Process] = []
-        """Below the supervisor, when this ended."""
+        """Processes below the supervisor when `end` killed them."""
         self._ended_at: float | None = None
         self._mark = f"{PREFIX}DIAL={request['environment'][f'{PREFIX}DIAL']}".encode()
         self._temporary = request["environment"]["TMPDIR"]
@@ -84,7 +84,7 @@ class Launch:
         return self._ended_at is not None and time.monotonic() - self._ended_at > LAST_WORDS_S
 
     def pump(self, timeout: float) -> None:
-        """Handle what comes within `timeout` seconds."""
+        """Handle messages for `timeout` seconds."""
         peers = {process.peer: process for process in self.processes if not process.gone}
         for source in wait([self._channel, *peers], timeout):  # type: ignore[list-item]
             if isinstance(source, Channel):
@@ -96,20 +96,20 @@ class Launch:
 
     @property
     def backwards(self) -> int:
-        """Backward passes of the process that made the most."""
+        """Backward passes of the process with the most."""
         return max((p.latest.backwards for p in self.processes if p.latest), default=0)
 
     @property
     def stepped(self) -> int:
-        """Optimizer steps of the process that made the most."""
+        """Optimizer steps of the process with the most."""
         return max((p.latest.ended for p in self.processes if p.latest), default=0)
 
     def pids(self) -> list[int]:
-        """Of its processes that load torch."""
+        """Ids of its processes that load torch."""
         return [process.pid for process in self.processes]
 
     def hidden(self) -> bool:
-        """Whether torch runs where nobody sees it, for a while already."""
+        """Whether torch runs for a while in a process without the hook."""
         now = time.monotonic()
         if self.processes or now - self._looked_in < HIDDEN_EVERY_S:
             return False
@@ -123,11 +123,11 @@ class Launch:
         return self._process.limit_log()
 
     def oom_kills(self) -> int:
-        """Processes that the kernel has killed for memory since the launch."""
+        """Number of processes that the kernel killed for memory since the launch."""
         return host_oom_kills() - self._oom_kills
 
     def overflow(self) -> int | None:
-        """Bytes in the scratch folder, once they are too many."""
+        """Bytes in the scratch folder if they are too many; else None."""
         now = time.monotonic()
         if now - self._looked < SCRATCH_EVERY_S:
             return None
@@ -140,17 +140,17 @@ class Launch:
         return size if size > self._most_bytes else None
 
     def last_lines(self) -> str:
-        """What it printed last."""
+        """The last lines of its output."""
         return "\n".join(self.said().splitlines()[-LAST_LINES:])
 
     def said(self) -> str:
-        """What it printed."""
+        """Its output."""
         with suppress(OSError):
             return self.log.read_text(encoding="utf-8", errors="replace")
         return ""
 
     def times(self) -> CpuTimes:
-        """Processor time so far, of the machine and of all that this launch runs."""
+        """Processor time so far, of the machine and of all processes of the launch."""
         own_s = 0.0
         for process in self._below():
             with suppress(psutil.Error):
@@ -159,7 +159,8 @@ class Launch:
         return CpuTimes.now(ALL_CORES, own_s)
 
     def peaks(self, ranks: Ranks, retries_before: int) -> Peaks:
-        """The most that any rank held; the host's is of all processes of the launch, now."""
+        """The largest peaks of any rank; host memory is that of all processes of the launch
+        now."""
         each = []
         for process in ranks.all:
             if process.latest is not None and process.latest.peaks is not None:
@@ -174,7 +175,7 @@ class Launch:
         return replace(largest, host_bytes=max(host, largest.host_bytes))
 
     def phases(self, ranks: Ranks) -> dict[str, InPhase]:
-        """The most of each phase, over all ranks."""
+        """The largest peaks of each phase, over all ranks."""
         return InPhase.largest([
             {name: replace(found, peaks=self._whole(seen, found.peaks))
              for name, found in seen.phases.items()}
@@ -187,18 +188,18 @@ class Launch:
         return any(p.latest is not None and p.latest.phase for p in self.processes if not p.gone)
 
     def _whole(self, seen: Seen, peaks: Peaks) -> Peaks:
-        """`peaks` with what this launch holds of the device outside the allocator."""
+        """`peaks` with the launch's device memory outside the allocator."""
         before = self.in_use[seen.rank % len(self.in_use)]
         outside = max(0, seen.used_bytes - before) if seen.used_bytes else 0
         return replace(peaks, device_bytes=peaks.device_bytes + outside)
 
     def end(self) -> None:
-        """No process of the launch is left when this returns, and nothing that it wrote."""
+        """End all processes of the launch, and remove its temporary files."""
         if self._writer < 0:
             return
         writer, self._writer = self._writer, -1
         self._killed = self._below()
-        os.close(writer)  # which ends the supervisor, and all below it
+        os.close(writer)  # ends the supervisor, and all below it
         deadline = time.monotonic() + END_S
         while self._process.exit_code() is None and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -213,7 +214,7 @@ class Launch:
         self._channel.close()
 
     def lives(self) -> bool:
-        """Whether a process is there that `end` killed, with what it holds."""
+        """Whether a process that `end` killed still holds memory."""
         return self._process.lives() or any(map(_lives, self._killed))
 
     def _below(self) -> list[psutil.Process]:
@@ -222,8 +223,8 @@ class Launch:
         return []
 
     def _kill_marked(self) -> bool:
-        """What has this launch's address in its environment, should the supervisor have died;
-        whether there was any."""
+        """Kill processes with this launch's address in their environment, in case the supervisor
+        died. Returns whether there were any."""
         found = False
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Probes of a user's own script: each is a launch of its own, watched from inside and out."""
+"""Probes of a user's script: each is a launch, watched from inside and outside."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ from autotune.wire.stopping import Phase, Steps
 
 HOOK = CHECKOUT / "probes" / "hook"
 CHECKED_STEPS = 2
-"""After so many steps, what ran is compared with what was asked for."""
+"""After so many steps, the run is compared with the request."""
 ENDLESS = 64
-"""Backward passes of one micro-step without an optimizer's step, that show that there is none."""
+"""So many backward passes per micro-step show that no optimizer steps."""
 SETTLED_STEPS = 6
-"""After so many, the hook knows what is part of every step, and no phase."""
+"""After so many steps, the hook can tell the parts of every step from phases."""
 BUSY_LOAD = 2
-"""Processes that want to run, of each core, from which on others slow a script down."""
+"""So many runnable processes per core slow a script down."""
 _QUOTE = "['\"]?"
 HEEDLESS = 2
-"""Different values of an axis for which the script ran one and the same: it pays no heed to it."""
+"""A script that runs the same for so many values of an axis ignores it."""
 
 
 class Launches:
@@ -84,23 +84,23 @@ class Launches:
         self._launch: Launch | None = None
         self._measured: set[Candidate] = set()
         self._failed = False
-        """Whether a launch failed before anything was measured."""
+        """Whether a launch failed before the first measurement."""
         self._dtype = ""
-        """That of the script, where it was said that it is another than was asked for."""
+        """The script's dtype, once a note said that it differs from the request."""
         self._rows = wiring.rows
         self._cycle = 1
         """Steps from one rollout to the next, of the last launch."""
         self._got: dict[str, dict[int, int]] = {}
-        """By axis: what was asked for, and what ran instead."""
+        """By axis: requested values, and what ran instead."""
         self._replicas: dict[tuple[object, ...], int] = {}
-        """By `Candidate.sharing`, where they are not as many as were asked for."""
+        """Replicas by `Candidate.sharing`, if they differ from the request."""
         self._said: set[tuple[object, ...]] = set()
-        """By the same, where it was said that the degrees are others than were asked for."""
+        """`Candidate.sharing` of degrees that differ from the request, once a note said so."""
 
     def run(self, job: Job, deadline: float) -> Result:
         before = dict(self._replicas)
         result = self._run(job, deadline)
-        if self._replicas != before:  # it was told something wrong
+        if self._replicas != before:  # the launch was asked for wrong micro-steps
             result = self._run(job, deadline)
         other = self._tells_rows(job.candidate)
         if other is None:
@@ -117,16 +117,18 @@ class Launches:
         asked = replace(job, candidate=other, grad_accum=accum, micro_steps=accum, rule=few)
         try:
             second = self._run(asked, deadline)
-        except ModelError:  # whoever asks for that candidate is told
+        except ModelError:  # a probe of that candidate will tell
             return result
         if self._rows is not None and self._rows > 1:
             return self._run(job, deadline)
         return second if second.only else result
 
     def _tells_rows(self, candidate: Candidate) -> Candidate | None:
-        """Another candidate, where the model got a multiple of this one's micro_batch: if it gets
-        the same multiple of the other's, these are rows of each sample; if not, the script pays
-        no heed. None where nothing was found out, or that much is known."""
+        """Another candidate to launch, if the model got a multiple of this one's micro_batch.
+
+        The same multiple there means several rows a sample; another one means that the script
+        ignores the axis. None if there is nothing to find out.
+        """
         got, asked = self._got.get("micro_batch", {}), candidate.micro_batch
         if self._rows is not None or list(got) != [asked] or got[asked] % asked:
             return None
@@ -157,13 +159,13 @@ class Launches:
         )  # fmt: skip
 
     def _foreign_bytes(self, launch: Launch) -> list[int]:
-        """How much more others hold of each device than when `launch` began, which has ended."""
+        """Growth of others' bytes on each device since `launch`, which has ended, began."""
         used = range(min(self._space.workload.world_size, len(launch.in_use)))
         now = self._device.in_use_bytes()
         return [now[i] - launch.in_use[i] for i in used]
 
     def trace(self, space: Space, limit_s: float, deadline: float) -> Trace | None:
-        return None  # nobody knows its model before it runs
+        return None  # the model is unknown before it runs
 
     def retire(self, until: float) -> None:
         pass
@@ -203,7 +205,7 @@ class Launches:
             }
         )
         environment |= job.candidate.alloc_variables
-        # Short: a loader's processes open sockets there, whose paths may have 107 characters.
+        # Short: a loader opens sockets there, and their paths have at most 107 characters.
         environment["TMPDIR"] = tempfile.mkdtemp(prefix="at-")
         request: dict[str, Any] = {
             "argv": words,
@@ -245,10 +247,10 @@ class Launches:
                 return failed
 
     def _other(self, job: Job, ranks: Ranks) -> Result | None:
-        """That something else runs than was asked for; None where it does not.
+        """A refusal if the run differs from the request; None if it does not.
 
         Raises:
-            ModelError: no candidate would be what was asked for.
+            ModelError: the script could run no candidate as requested.
         """
         candidate, world_size = job.candidate, self._space.workload.world_size
         accum = self._accum(job, ranks)
@@ -266,7 +268,7 @@ class Launches:
 
     @staticmethod
     def _lacks(launch: Launch, ranks: Ranks, deadline: float) -> str | None:
-        """What was not seen of a launch with --phase-args; None while it may still come."""
+        """The phases that a launch with --phase-args lacked; None while they may still come."""
         found = launch.phases(ranks)
         missing = [name for name in (EVALUATE, SAVE) if name not in found or not found[name].count]
         ends = time.monotonic() > deadline or (launch.ended and not launch.code)
@@ -276,15 +278,14 @@ class Launches:
         return f"--phase-args: nothing was seen {names}" if names else ""
 
     def _accum(self, job: Job, ranks: Ranks) -> int | None:
-        """Micro-steps that reach the global batch with as many replicas as there are; None where
-        none do."""
+        """Micro-steps that reach the global batch with the replicas seen; None if none do."""
         workload, asked = self._space.workload, job.candidate
         if workload.global_batch is None or len(ranks.all) != workload.world_size:
             return job.grad_accum
         return workload.over(len(ranks.sharing.replicas), asked).grad_accum(asked)
 
     def _undivided(self, candidate: Candidate, ranks: Ranks) -> Result:
-        """The ranks are not the replicas that were asked for, and miss the global batch."""
+        """The result if the replicas differ from the request, and miss the global batch."""
         replicas, batch = len(ranks.sharing.replicas), self._space.workload.global_batch
         asked = self._space.workload.replicas(candidate)
         reason = f"asked for dp {asked}, the ranks are {replicas} replicas, which miss {batch}"
@@ -294,8 +295,8 @@ class Launches:
         )  # fmt: skip
 
     def _learns_replicas(self, found: Mismatch, ranks: Ranks, candidate: Candidate) -> bool:
-        """Whether `found` shows that the script was told other micro-steps than it needs, since
-        its ranks are fewer or more replicas than was known."""
+        """Whether `found` shows another number of replicas than was known. The script then needs
+        other micro-steps."""
         replicas = len(ranks.sharing.replicas)
         known = self._replicas.get(candidate.sharing, self._space.workload.replicas(candidate))
         if found.axis != "grad_accum" or replicas == known:
@@ -304,8 +305,8 @@ class Launches:
         return True
 
     def _learns_rows(self, found: Mismatch) -> bool:
-        """Whether `found` shows, with an earlier one, that the model gets so many rows a sample:
-        chosen and rejected, or two views of it."""
+        """Whether `found`, with an earlier one, shows several rows a sample: chosen and rejected,
+        or two views."""
         rows = found.got // found.asked
         known = self._got.get("micro_batch", {})
         if found.axis != "micro_batch" or rows * found.asked != found.got:
@@ -319,7 +320,7 @@ class Launches:
         return True
 
     def _say_dtype(self, ranks: Ranks) -> None:
-        """Where the script computes in another than it is told; what ran is in the result."""
+        """Note a dtype that differs from the request. The result has the one that ran."""
         asked = self._space.workload.dtype
         if self._command.says("dtype") and ranks.dtype not in ("", asked, self._dtype):
             self._dtype = ranks.dtype
@@ -336,7 +337,7 @@ class Launches:
         self._cycle = ranks.cycle or self._cycle
 
     def _say_degrees(self, ranks: Ranks, candidate: Candidate) -> None:
-        """Where the ranks share the model in another way than the script is told."""
+        """Note degrees that differ from the request."""
         asked = {name: getattr(candidate, name) for name in ("tp", "pp", "cp")
                  if self._command.says(name)}  # fmt: skip
         seen = {name: ranks.sharing.degrees.get(name, 1) for name in asked}
@@ -356,14 +357,14 @@ class Launches:
         """Why the launch cannot go on, though it has not ended.
 
         Raises:
-            ModelError: nothing was ever measured, and never will be.
+            ModelError: no probe was measured, and none will be.
         """
         now = time.monotonic()
         if now > deadline:
             reason = f"{OUT_OF_BUDGET}; {_too_slow(launch, ranks, job)}{self._busy()}"
             return Result(verdict=Verdict.SKIPPED, reason=reason)
         stepping = ranks.made > 0
-        # Before the first one, a script may load data, evaluate, or compile.
+        # Before the first step, a script may load data, evaluate, or compile.
         busy = launch.in_phase or not stepping
         limit_s = self._deadline_s[Phase.COMPILE if busy else Phase.TIMED]
         if now - launch.lively > limit_s:
@@ -385,7 +386,7 @@ class Launches:
         return None
 
     def _busy(self) -> str:
-        """That others use the machine, and what may help; empty where they do not."""
+        """A note and remedy if others use the machine; else empty."""
         load, cores = os.getloadavg()[0], len(ALL_CORES)
         if load < BUSY_LOAD * cores:
             return ""
@@ -421,17 +422,17 @@ class Launches:
         """The verdict on a launch that ended before it was measured.
 
         Raises:
-            ModelError: nothing was ever measured, and it was not for memory. It is the second such
-                failure, or no candidate is smaller.
+            ModelError: nothing was measured before, and memory is not the cause. It is the second
+                such failure, or no candidate is smaller.
         """
         code = launch.code or 0
         errors = [p.left for p in launch.processes if p.left is not None and p.left.error]
         by_rank = [left for p in ranks.all if (left := p.left) is not None and left.error]
-        if code and not by_rank and launch.oom_kills():  # a launcher has an error of its own then
+        if code and not by_rank and launch.oom_kills():  # a launcher then raises its own error
             reason = "a process was killed by the host's OOM killer"
             of_host = self._device.kind == "cuda"
             return Result(verdict=Verdict.OOM, reason=reason, of_host=of_host)
-        # A launcher has only heard that one of its processes failed.
+        # A launcher only knows that one of its processes failed.
         first = min([*by_rank, *errors], key=lambda left: is_launchers(left.kinds), default=None)
         if first is not None:
             reason, trace = first.error, first.traceback
@@ -450,8 +451,8 @@ class Launches:
         return Result(verdict=Verdict.CRASHED, reason=f"{reason}; see {launch.log.name}")
 
     def _refuses_word(self, error: str, candidate: Candidate) -> str:
-        """What to write where `error` says that the script takes True or False for the words of an
-        axis; empty where it does not."""
+        """The remedy if `error` says that the script takes True or False for an axis of words;
+        empty for other errors."""
         words = [name for name in self._command.placeholders if name in AXES and AXES[name].words]
         for name in words:
             value = re.escape(str(getattr(candidate, name)))
@@ -465,10 +466,10 @@ class Launches:
         return ""
 
     def _refused(self, found: Mismatch, candidate: Candidate) -> Result:
-        """What ran is not what was asked for: no measurement of `candidate`.
+        """The result if the run differs from the request: no measurement of `candidate`.
 
         Raises:
-            ModelError: no candidate would be what was asked for.
+            ModelError: the script could run no candidate as requested.
         """
         if found.axis == "ranks":
             raise ModelError(
@@ -498,8 +499,8 @@ class Launches:
         return Result(verdict=Verdict.UNSUPPORTED, reason=found.says, unsupported=(found.axis,))
 
     def _is_all(self, found: Mismatch, got: Mapping[int, int]) -> bool:
-        """Whether what the script runs, whatever it is asked for, leaves nothing to search. It may
-        have an upper limit alone, if it was never asked for less."""
+        """Whether the script ignores the request, and so leaves nothing to search. It may only
+        have an upper limit, if no smaller value was tried."""
         searched = [name for name, values in self._space.axes.items() if len(values) > 1]
         heedless = min(got) < found.got and searched == [found.axis] and not self._measured
         return heedless or all(getattr(c, found.axis) != found.got for c in self._space.candidates)
@@ -533,12 +534,12 @@ class Launches:
 
 
 def _memory(left: Left, device_kind: str) -> bool | None:
-    """Whether the error is of the host's memory, and not the device's; None where of neither."""
+    """Whether the error is of the host's memory (else of the device's); None for other errors."""
     names = {kind.rpartition(".")[2] for kind in left.kinds}
     text = left.error + left.traceback[-4000:]
-    # The second has the text of a rank's error that torch.multiprocessing.spawn started.
+    # ProcessRaisedException has the text of an error in a rank of torch.multiprocessing.spawn.
     worded = bool(names & {"RuntimeError", "ProcessRaisedException"})
-    if "OutOfMemoryError" in names:  # of the device's allocator
+    if "OutOfMemoryError" in names:  # raised by the device's allocator
         return False
     if worded and DEVICE_MEMORY.search(text):
         last_frame = left.traceback.rpartition("\n  File ")[2]
@@ -549,12 +550,12 @@ def _memory(left: Left, device_kind: str) -> bool | None:
 
 
 def _as_signal(code: int) -> int:
-    """As of the process itself, where a shell or the supervisor tells of its signal."""
+    """The process's own code, if a shell or the supervisor encoded its signal."""
     return 128 - code if code - 128 in set(signal.Signals) else code
 
 
 def _saw(launch: Launch, *, in_time: bool = True) -> str:
-    """What was seen of a script that made too few steps; without advice where time ran out."""
+    """The steps that were seen of a script with too few; without advice if time ran out."""
     if not launch.processes:
         return (
             "no process of it imported torch where it could be seen: python -I, -E and -S, or a"
@@ -576,7 +577,7 @@ def _saw(launch: Launch, *, in_time: bool = True) -> str:
 
 
 def _too_slow(launch: Launch, ranks: Ranks, job: Job) -> str:
-    """What took the time of a launch that made too few steps to say anything."""
+    """What took the time of a launch with too few steps."""
     if not ranks.made or launch.first_step is None:
         return _saw(launch, in_time=False)
     step_s = max(ranks.step_s(number, 1) for number in range(ranks.made))
@@ -590,11 +591,11 @@ def _too_slow(launch: Launch, ranks: Ranks, job: Job) -> str:
 
 
 def _may_be_rough(job: Job) -> bool:
-    """Whether few steps are better than none: not in finals, for phases, or of energy."""
+    """Whether few steps are better than none: not for finals, phases or energy."""
     return not (job.mixed or job.phases or job.rule.energy_s)
 
 
 def _last_launch(logs: Path) -> int:
-    """The largest number of a launch that left its log in `logs`; 0 if none did."""
+    """The largest number of a launch with a log in `logs`; 0 if there is none."""
     names = (re.fullmatch(r"launch(\d+)\.log", path.name) for path in logs.iterdir())
     return max((int(name[1]) for name in names if name), default=0)

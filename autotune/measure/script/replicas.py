@@ -1,8 +1,11 @@
-"""Which ranks of a launch train on the same data: replicas, told from what each rank shows.
+"""Replicas: which ranks of a launch train on the same data, by the evidence of each rank.
 
-In this order: the dimensions that the script's library names; groups that reduce gradients, whose
-ranks have different data; groups that exchange activations, whose ranks work on the same data;
-and digests of the data.
+The evidence, in this order:
+
+- the dimensions that the script's library names;
+- groups that reduce gradients, whose ranks have different data;
+- groups that exchange activations, whose ranks work on the same data;
+- digests of the data.
 """
 
 from __future__ import annotations
@@ -27,11 +30,11 @@ class Sharing:
     degrees: dict[str, int] = field(default_factory=dict)
     """The degrees that were seen, by name: dp, tp, pp, cp; without those of 1."""
     known: bool = True
-    """Whether anything shows it."""
+    """Whether there is evidence."""
 
     @property
     def context(self) -> int:
-        """Into how many parts a replica cuts its sequences, at most."""
+        """The most parts into which a replica may cut its sequences."""
         return self.degrees.get("cp", 1)
 
     @property
@@ -40,13 +43,13 @@ class Sharing:
 
 
 def apart(ranks: Iterable[int], *, known: bool = True) -> Sharing:
-    """Each of `ranks` has data of its own."""
+    """The sharing if each of `ranks` has data of its own."""
     replicas = [(rank,) for rank in ranks]
     return Sharing(replicas=replicas, degrees=_above_1(dp=len(replicas)), known=known)
 
 
 def as_asked(ranks: Iterable[int], **degrees: int) -> Sharing:
-    """Nothing shows who shares data: these `degrees` are taken for it, with neighbours sharing."""
+    """The sharing by the requested `degrees`, without evidence: neighbours share data."""
     numbers, each = sorted(ranks), math.prod(degrees.values())
     if each == 1 or len(numbers) % each:
         return apart(numbers, known=False)
@@ -56,7 +59,7 @@ def as_asked(ranks: Iterable[int], **degrees: int) -> Sharing:
 
 
 def sharing(places: Places, parts: int = 1) -> Sharing:
-    """What `places` show, where batches have 1 / `parts` of the length that was asked for."""
+    """The sharing that `places` show, if batches have 1 / `parts` of the requested length."""
     averaged = _averaged(places)
     named = _named(places, max(map(len, averaged)))
     if named is not None:
@@ -66,7 +69,7 @@ def sharing(places: Places, parts: int = 1) -> Sharing:
         return apart(places, known=False)
     each = len(places) // len(found)
     data = {tuple(places[rank].batches) for rank in found[0]}
-    if parts > 1 and (each % parts or len(data) < parts):  # nobody has the other parts
+    if parts > 1 and (each % parts or len(data) < parts):  # no rank has the other parts
         return sharing(places)
     feeding = sum(not places[rank].fed for rank in found[0]) or each
     stages = each // feeding
@@ -79,8 +82,8 @@ def _above_1(**degrees: int) -> dict[str, int]:
 
 
 def _named(places: Places, averaged: int) -> Sharing | None:
-    """By named dimensions; None where they do not name all ranks, or where gradients are averaged
-    over more ranks than they allow."""
+    """The sharing by named dimensions. None if they do not name all ranks, or allow fewer ranks
+    than average gradients."""
     sizes = {role: size for role, (size, _) in next(iter(places.values())).degrees.items()}
     same = all({r: s for r, (s, _) in p.degrees.items()} == sizes for p in places.values())
     whole = math.prod(sizes.values()) == len(places)
@@ -95,8 +98,8 @@ def _named(places: Places, averaged: int) -> Sharing | None:
 
 
 def _averaged(places: Places) -> list[list[int]]:
-    """Ranks that average gradients with one another, directly or through others. Stages of a
-    pipeline that share an embedding are no such ranks."""
+    """Sets of ranks that average gradients, directly or through others. Pipeline stages that share
+    an embedding do not count."""
     groups = [
         [other for other in group if other in places and places[other].fed == place.fed]
         for place in places.values()
@@ -106,7 +109,7 @@ def _averaged(places: Places) -> list[list[int]]:
 
 
 def _replicas(places: Places, averaged: list[list[int]], parts: int) -> list[list[int]] | None:
-    """By use; None where nothing shows it."""
+    """Replicas by the use of groups; None without evidence."""
     peers = {rank: set(group) for group in averaged for rank in group}
     shares = [
         [rank, other]
@@ -118,7 +121,7 @@ def _replicas(places: Places, averaged: list[list[int]], parts: int) -> list[lis
     found = _joined(places, shares)
     sizes = set(map(len, averaged))
     if parts == 1 and len(sizes) == 1 and sizes != {1}:
-        if len(found) not in sizes:  # what is exchanged in compiled code is not seen
+        if len(found) not in sizes:  # exchanges in compiled code are not seen
             found = [list(each) for each in zip(*averaged, strict=True)]
         return found
     if len(found) == len(places) and sizes == {1}:
@@ -133,8 +136,8 @@ def _replicas(places: Places, averaged: list[list[int]], parts: int) -> list[lis
 
 
 def _digests(places: Places) -> dict[int, tuple[int, ...]] | None:
-    """Of the data of each rank that feeds the others; None where they show nothing: the same data
-    again and again may be that of a script with nothing better to hand."""
+    """Digests of the data of each rank that feeds others; None if they show nothing. A script may
+    repeat the same data for want of more."""
     found = {rank: tuple(place.batches) for rank, place in places.items() if not place.fed}
     if not all(found.values()):
         return None
@@ -143,7 +146,7 @@ def _digests(places: Places) -> dict[int, tuple[int, ...]] | None:
 
 
 def _joined(ranks: Iterable[int], groups: Iterable[Sequence[int]]) -> list[list[int]]:
-    """Sets of ranks, of which those in one of `groups` are in the same; in order."""
+    """Disjoint sets of `ranks`, in order; the ranks of each of `groups` are in one set."""
     sets = {rank: {rank} for rank in ranks}
     for group in groups:
         for rank in group[1:]:

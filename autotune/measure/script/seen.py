@@ -1,4 +1,4 @@
-"""What the processes of one launch have told, put together: steps, batches, memory."""
+"""The messages of one launch's processes, put together: steps, batches, memory."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from autotune.wire.hook import Left, Place, Seen, Step
 from autotune.wire.reports import Ran
 
 SHIFTED = 1
-"""By so many tokens a batch may be longer or shorter than was asked for: the next one of each is
-predicted."""
+"""Tokens by which a batch may differ from the request, since models predict the next token."""
 SAME_LENGTH = 4
-"""Batches of one length, shorter than was asked for, that show that none is padded to another."""
+"""So many batches of one shorter length show that the length is not the batch's longest."""
 
 
 @dataclass(kw_only=True)
@@ -34,7 +33,7 @@ class Process:
     steps: list[Step] = field(default_factory=list)
 
     def told(self, seen: Seen) -> bool:
-        """Take over what it says; whether anything is new."""
+        """Take over a message; returns whether anything is new."""
         before = self.latest
         self.latest = seen
         self.steps += seen.steps
@@ -43,7 +42,7 @@ class Process:
         return (seen.phase, seen.phases) != (before.phase, before.phases)
 
     def close(self) -> None:
-        """It says no more."""
+        """Learn that it sends nothing more."""
         self.gone = True
         self.peer.close()
 
@@ -54,38 +53,38 @@ class Process:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """What ran is not what was asked for."""
+    """A difference between the run and the request."""
 
     axis: str
-    """Of a candidate, or "ranks" or "grad_accum"."""
+    """An axis of a candidate, or "ranks" or "grad_accum"."""
     asked: int
     got: int
     says: str
 
 
 class Ranks:
-    """The processes of a launch that train, where `candidate` was asked for."""
+    """The processes of a launch that train; `candidate` was requested."""
 
     def __init__(
         self, processes: Sequence[Process], candidate: Candidate, told: Collection[str]
     ) -> None:
-        """`told` are the names that the script is told the values of."""
+        """`told` are the names whose values the script gets."""
         trains = [process for process in processes if process.trains]
         stay = [process for process in trains if not process.gone]
         group = max((p.latest.world_size for p in stay if p.latest is not None), default=0)
-        # What trained something before, and ended, is none of them.
+        # A process that trained something before, and ended, does not count.
         self.all = stay if 0 < len(stay) == group < len(trains) else trains
         self._candidate = candidate
         self._told = told
 
     @property
     def world_size(self) -> int:
-        """Of torch's process group, as the ranks see it."""
+        """The world size of torch's process group, as the ranks see it."""
         return max((r.latest.world_size for r in self.all if r.latest is not None), default=0)
 
     @property
     def made(self) -> int:
-        """Steps that all of them made; 0 before all are there."""
+        """Steps that all ranks made; 0 until all ranks dialled."""
         if len(self.all) < max(1, self.world_size):
             return 0
         return min(len(rank.steps) for rank in self.all)
@@ -103,7 +102,7 @@ class Ranks:
 
     @cached_property
     def sharing(self) -> Sharing:
-        """Which ranks train on the same data: as was asked for, until they were looked at."""
+        """Which ranks train on the same data: as requested, until there is evidence."""
         by_rank, asked = self._by_rank, self._candidate
         places = {n: seen.place for n, r in by_rank.items() if (seen := r.latest) and seen.place}
         if len(by_rank) == 1:
@@ -120,12 +119,12 @@ class Ranks:
 
     @property
     def _feeding(self) -> list[Process]:
-        """Those that get batches: all but the later stages of pipelines."""
+        """Ranks that get batches: all but the later stages of pipelines."""
         return [rank for rank in self.all if _feeds(rank)]
 
     @property
     def _parts(self) -> int:
-        """Into how many parts the ranks cut the length that was asked for; 1 if they may not."""
+        """The parts into which ranks seem to cut the requested length; 1 if they cannot."""
         shapes = Counter(length for rank in self.all for _, length in self._shapes(rank.steps))
         asked, length = self._candidate.seq_len, max(shapes, key=shapes.__getitem__, default=0)
         parts = round(asked / length) if length and "seq_len" in self._told else 1
@@ -133,8 +132,7 @@ class Ranks:
 
     @cached_property
     def _cut(self) -> int:
-        """Into how many parts the sequences are cut that the ranks get. Ranks of one replica may
-        also all get the whole."""
+        """The parts into which sequences are cut. Ranks of one replica may also get the whole."""
         if (parts := self.sharing.context) == 1:
             return 1
         got = [
@@ -147,11 +145,11 @@ class Ranks:
     def _of_replica(
         self, replica: Collection[int], first: int, micro_steps: int
     ) -> tuple[float, float] | None:
-        """Samples and tokens of a step; None where none of its ranks showed them."""
+        """Samples and tokens of a replica's step; None if none of its ranks showed them."""
         ranks = [self._by_rank[rank] for rank in replica]
         each = [
             self._of_rank(rank.steps[first : self.made], micro_steps)
-            or self._of_rank(rank.steps, micro_steps)  # the first steps are looked at, then few
+            or self._of_rank(rank.steps, micro_steps)  # the hook sees the first steps, then few
             for rank in ranks
             if _feeds(rank) or any(step.tokens is not None for step in rank.steps)
         ]
@@ -162,13 +160,13 @@ class Ranks:
 
     @property
     def _said_samples(self) -> float | None:
-        """Samples of a step, that the script says; None where it does not."""
+        """Samples of a step by the script itself; None if it does not tell."""
         said = [[s.samples for s in rank.steps if s.samples is not None] for rank in self.all]
         return sum(map(statistics.fmean, said)) if said and all(said) else None
 
     def ran(self, first: int, accum: int, rows: int = 1) -> Ran:
-        """What the steps from `first` on were, of which the model gets so many `rows` a sample;
-        what nobody saw is as asked for."""
+        """The steps from `first` on; the model gets `rows` a sample. Unseen values are as
+        requested."""
         steps = [step for rank in self.all for step in rank.steps[first : self.made]]
         micro_steps, shared = self.micro_steps, self.sharing
         replicas, degrees = shared.replicas, shared.degrees
@@ -199,7 +197,7 @@ class Ranks:
             seq_len=max(1, round(statistics.median(lengths))) if lengths else 1,
             micro_steps=micro_steps,
             seen=is_seen,
-            # An emulated device's steps take its own time, and the loader has the host's.
+            # An emulated device's steps take virtual time, the loader takes the host's.
             waiting_share=min(1.0, waited_s / took_s) if took_s and not emulating() else 0.0,
             trainable=self._over_stages([r.latest.trainable for r in self.all if r.latest]),
             frozen=self._over_stages([r.latest.frozen for r in self.all if r.latest]),
@@ -211,14 +209,14 @@ class Ranks:
         )
 
     def _over_stages(self, counts: Sequence[int]) -> int:
-        """Parameters of a whole model, of which each rank holds so many."""
+        """Parameters of a whole model; each rank holds `counts`."""
         if not self.sharing.pipelined:
             return max(counts, default=0)
         return sum(counts) * self.sharing.degrees["pp"] // len(counts)
 
     @property
     def dtype(self) -> str:
-        """In which the ranks compute; empty where nothing shows it."""
+        """The dtype in which the ranks compute; empty without evidence."""
         return max((r.latest.dtype for r in self.all if r.latest), default="")
 
     @property
@@ -228,13 +226,13 @@ class Ranks:
         return max(1, round(statistics.median(counts))) if counts else 1
 
     def shapes(self) -> Iterator[tuple[int, int]]:
-        """Samples and tokens of a sample, of every micro-step that was looked at; 0 tokens where
-        only samples show."""
+        """Samples, and tokens of a sample, of each micro-step that was seen; 0 tokens if only
+        samples show."""
         for rank in self._feeding:
             yield from self._shapes(rank.steps)
 
     def _of_rank(self, steps: Sequence[Step], micro_steps: float) -> tuple[float, float] | None:
-        """Samples and tokens of one of a rank's `steps`; None where nothing showed them."""
+        """Samples and tokens of one of a rank's `steps`; None without evidence."""
         looked = list(self._shapes(steps))
         said = [step.tokens for step in steps if step.tokens is not None]
         if not looked and not said:
@@ -250,13 +248,15 @@ class Ranks:
     def _shapes(self, steps: Sequence[Step]) -> Iterator[tuple[int, int]]:
         for step in steps:
             for tensors in step.shapes:
-                # Of a seq2seq model there are two, with the same samples.
+                # A seq2seq model has two, with the same samples.
                 largest = max(tensors, key=lambda shape: shape[0] * (shape[1:] or [1])[0])
                 yield self._unpacked(largest[0], largest[1] if len(largest) > 1 else 0)
 
     def _unpacked(self, samples: int, length: int) -> tuple[int, int]:
-        """A batch in one row, or with its samples in columns, and labels without rows, as what was
-        asked for if they are that."""
+        """The requested shape, if a batch has its numbers in another layout.
+
+        It may be in one row, have samples in columns, or labels without rows.
+        """
         asked = self._candidate
         if "micro_batch" in self._told and (samples, length) == (1, asked.micro_batch):
             return asked.micro_batch, 0  # a state of a recurrent layer
@@ -269,8 +269,7 @@ class Ranks:
         return (asked.micro_batch, asked.seq_len) if fits else (samples, length)
 
     def mismatch(self, accum: int, world_size: int, rows: int = 1) -> Mismatch | None:
-        """Where the script runs something else than was asked for, whose model gets so many `rows`
-        a sample."""
+        """The first difference between run and request; the model gets `rows` a sample."""
         asked, told = self._candidate, self._told
         if self.world_size != world_size or len(self.all) != world_size:
             got = f"{len(self.all)} of a group of {self.world_size} train"
@@ -303,7 +302,7 @@ class Ranks:
         return None
 
     def _fills_pipeline(self, accum: int) -> bool:
-        """Whether the first stage gets what was asked for in a step, in whatever parts."""
+        """Whether the first stage gets the requested samples of a step, in whatever parts."""
         each = [self._of_rank(rank.steps, self.micro_steps) for rank in self._feeding]
         whole = self._candidate.micro_batch * accum
         right = all(found is None or found[0] == whole for found in each)

@@ -16,7 +16,7 @@ from autotune.wire.sensors import Sensors
 from autotune.wire.stopping import Phase, Steps
 
 ROUGH_STEPS = 2
-"""After the first step: so many say something of the speed."""
+"""So many steps after the first one give a rough speed."""
 
 
 class Timing:
@@ -29,15 +29,15 @@ class Timing:
         counters: Sequence[Counters],
         sensors: Callable[[], Sequence[Sensors]],
     ) -> None:
-        """`counters` are of the energy of each device in use, or of the host; `sensors` opens
-        those of each device."""
+        """`counters` measure the energy of each device in use, or of the host. `sensors` opens the
+        sensors of each device."""
         self.steps = steps
         self._counters = counters
         self._energy: list[EnergyMeter] = []
         self._open = sensors
         self._sensors: Sequence[Sensors] = ()
         self.retries = 0
-        """Of the allocator, before the timing."""
+        """Retries of the allocator before the timing."""
         self.began_at = 0
         """The number of the first timed step."""
         self._launch = launch
@@ -53,16 +53,16 @@ class Timing:
 
     @property
     def measured(self) -> bool:
-        """Whether the script, which ended by itself, made the steps that a timing has at least."""
+        """Whether the script made the least steps of a timing before it ended."""
         return len(self.steps.timed.step_s) >= self.steps.least_timed
 
     @property
     def rough(self) -> bool:
-        """Whether the steps that were made say something, should there be no more."""
+        """Whether the steps so far give a rough speed."""
         return len(self.steps.step_s) >= ROUGH_STEPS
 
     def feed(self, ranks: Ranks) -> Phase | None:
-        """Take over the steps that all ranks have made; the phase of the latest.
+        """Take over the steps that all ranks made; returns the phase of the latest.
 
         With rollouts each is the mean of a cycle, which begins with one. The first of all steps
         began with one, and is not told.
@@ -100,7 +100,7 @@ class Timing:
         return self._phase
 
     def energy(self) -> reports.Energy | None:
-        """Of the timed steps, at the mean power since they began; None where that is not known."""
+        """Energy of the timed steps, at the mean power since they began; None if unknown."""
         of_s = sum(self.steps.step_s)
         known = [used for each in self._energy if (used := each.used(of_s)) is not None]
         if not known or len(known) < len(self._energy):

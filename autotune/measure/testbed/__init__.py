@@ -1,8 +1,8 @@
-"""What candidates are measured on: this machine's devices, several machines, or a recording.
+"""The place of measurement: this machine's devices, several machines, or a recording.
 
-Options become a space in three steps. `resolve`, `script_space` and `recording` find what there is
-of a model, a script or a recording: a `Basis`. `Basis.space` makes the space. `candidates` has its
-points, and refuses those that cannot be run.
+Options become a space in three steps. `resolve`, `script_space` and `recording` make a `Basis`
+from a model, a script or a recording. `Basis.space` makes the space. `candidates` has its points,
+and refuses those that cannot run.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ REPLAY = "replay:"
 
 
 def open_testbed(options: Options) -> Testbed:
-    """What `--device` names: "auto", "cpu", "cuda", "cuda:0,2", "emulated:8xH100", whose emulation
-    is entered, or "replay:FILE.csv".
+    """The testbed that `--device` names. This enters the emulation of an emulated one.
+
+    Names are "auto", "cpu", "cuda", "cuda:0,2", "emulated:8xH100", "replay:FILE.csv".
 
     Raises:
-        UsageError: it is none of these, or names a device or a recording that is not there.
+        UsageError: the name is none of these, or there is no such device or recording.
     """
     spec = options.devices.device
     if spec.startswith(REPLAY):

@@ -1,4 +1,4 @@
-"""A space from options, whatever it is of: a model, a script or a recording."""
+"""A space from options, for a model, a script or a recording."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from autotune.units import gib
 
 @dataclass(frozen=True, kw_only=True)
 class Basis:
-    """What a space is made of."""
+    """The parts of a space."""
 
     workload: Workload
     limits: Limits
     capacity_why: str
     axes: dict[str, tuple[Any, ...]]
     points: Collection[Candidate] | None = None
-    """Those that there are; None for every combination of the axes."""
+    """The candidates; None for every combination of the axes."""
     device_kind: str | None = None
-    """Where engines of ours run the candidates; None where others do."""
+    """The device kind if our engines run the candidates; else None."""
     facts: list[Fixed]
-    """What all candidates share."""
+    """Settings that all candidates share."""
     more: list[Fixed] = field(default_factory=list)
-    """What is said after the limits."""
+    """Facts that are shown after the limits."""
     whys: Mapping[str, str | None] = field(default_factory=dict)
-    """Why an axis has one value alone; None where that is not said."""
+    """Why an axis has only one value; None to say nothing."""
 
     def space(self, options: Options) -> Space:
-        """The space that `options` mean. Raises `UsageError` where it has no candidate."""
+        """The space that `options` mean. Raises `UsageError` if it has no candidate."""
         points = points_of(self.axes) if self.points is None else self.points
         candidates, left_out = valid(points, options, self.workload, self.device_kind)
         whys = {name: self.whys.get(name, "the only value") for name in self.axes}
@@ -62,10 +62,10 @@ class Basis:
 def limits_of(
     options: Options, own_bytes: int, own_why: str, host_bytes: int, who: str = "the device has"
 ) -> tuple[Limits, str]:
-    """What a configuration may use of its `own_bytes` a rank, and where these come from.
+    """The limits of a configuration with `own_bytes` a rank, and the source of the capacity.
 
     Raises:
-        UsageError: more was asked for.
+        UsageError: the options ask for more.
     """
     asked = options.limits.capacity_bytes
     if asked is not None and asked > own_bytes:

@@ -1,4 +1,4 @@
-"""The candidates of a space: the combinations of its axes that can be run."""
+"""The candidates of a space: the combinations of its axes that can run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from autotune.space.workload import Workload
 
 MAX_POINTS = 200_000
 _SHOWN = 8
-"""Values that are listed, at most."""
+"""The most values to list."""
 
 
 def asked_axes(options: Options, seq_lens: Sequence[int]) -> dict[str, tuple[Any, ...]]:
-    """The values that were asked for, by axis; --tokens-per-batch asks for micro-batches.
+    """The requested values by axis; --tokens-per-batch asks for micro-batches.
 
     Raises:
-        UsageError: the tokens of a batch hold not one sample of some length.
+        UsageError: the tokens of a batch are fewer than a sample has.
     """
     tokens, asked = options.space.tokens_per_batch, dict(options.space.axes)
     if tokens is not None:
@@ -39,7 +39,7 @@ def asked_axes(options: Options, seq_lens: Sequence[int]) -> dict[str, tuple[Any
 
 
 def axes_of(values: Mapping[str, tuple[Any, ...] | None]) -> dict[str, tuple[Any, ...]]:
-    """The axes that a space with these values has, in their order."""
+    """The axes of a space with these values, in their order."""
     return {
         name: found
         for name, axis in AXES.items()
@@ -63,13 +63,13 @@ def points_of(axes: Mapping[str, tuple[Any, ...]]) -> list[Candidate]:
 def valid(
     points: Collection[Candidate], options: Options, workload: Workload, device_kind: str | None
 ) -> tuple[list[Candidate], list[Fixed]]:
-    """The `points` that can be run, and why others are left out. Engines are only asked where
-    there is a `device_kind`.
+    """The `points` that can run, and why others are left out. Only with a `device_kind` are
+    engines asked.
 
     Raises:
-        UsageError: no point can be run.
+        UsageError: no point can run.
     """
-    # Packed rows are full, however others are padded.
+    # Packed rows are full: one kind of padding stands for all.
     plain = min(((c.pad_to_multiple, c.buckets) for c in points), default=None)
     kept = [c for c in points if c.exists]
     kept = [c for c in kept if c.pack == "off" or (c.pad_to_multiple, c.buckets) == plain]
@@ -99,7 +99,7 @@ def _check_size(axes: Mapping[str, tuple[Any, ...]]) -> None:
 def _possible(
     points: Sequence[Candidate], workload: Workload, device_kind: str
 ) -> tuple[list[Candidate], list[Fixed]]:
-    """The `points` that their engines run, and why others are left out.
+    """The `points` that their engines can run, and why others are left out.
 
     Raises:
         UsageError: no engine runs any of them.
@@ -125,7 +125,7 @@ def _possible(
 def _of_degrees(
     points: Sequence[Candidate], workload: Workload
 ) -> tuple[list[Candidate], list[Fixed]]:
-    """The `points` whose degrees of parallelism go together, and why others are left out.
+    """The `points` with possible degrees of parallelism, and why others are left out.
 
     Raises:
         UsageError: there is none.
@@ -150,7 +150,7 @@ def _of_degrees(
 
 
 def _not_there(points: Collection[Candidate]) -> list[Fixed]:
-    """What has to be said of those of `points` whose stage and offload do not go together."""
+    """Facts about combinations of stage and offload that `points` lack."""
     stages: dict[str, set[int]] = {}
     for c in points:
         if not c.exists:
@@ -164,15 +164,14 @@ def _not_there(points: Collection[Candidate]) -> list[Fixed]:
 
 
 def _flags(build: Build | Candidate, axes: Sequence[str]) -> str:
-    """The values of `build` on `axes` as they are written."""
+    """The values of `build` on `axes` as flags."""
     return " ".join(f"{AXES[name].flag} {getattr(build, name)}" for name in axes)
 
 
 def _dividing(
     points: Sequence[Candidate], workload: Workload
 ) -> tuple[list[Candidate], list[Fixed]]:
-    """Those of `points` of which whole micro-steps make up the global batch, and what has to be
-    said of the others.
+    """The `points` that reach the global batch in whole micro-steps, and why others are left out.
 
     Raises:
         UsageError: there is none.
@@ -203,8 +202,10 @@ def _dividing(
 
 
 def _undivided(points: Sequence[Candidate], workload: Workload) -> str:
-    """Micro-batches of `points` of which no whole number makes up the global batch, where all have
-    as many replicas."""
+    """Micro-batches of `points` that do not divide the global batch of a replica.
+
+    Only for points with the same number of replicas.
+    """
     lost = {(c.seq_len, c.micro_batch) for c in points if workload.grad_accum(c) is None}
     lengths: dict[tuple[int, ...], list[int]] = {}
     for each in sorted({c.seq_len for c in points}):
@@ -217,6 +218,6 @@ def _undivided(points: Sequence[Candidate], workload: Workload) -> str:
 
 
 def _listed(values: Sequence[int | str], between: str = ",") -> str:
-    """All of a few, else the first of them and their number."""
+    """All `values` if they are few, else the first ones and their number."""
     shown = between.join(map(str, values[:_SHOWN]))
     return shown if len(values) <= _SHOWN else f"{shown}{between}... ({len(values)} values)"

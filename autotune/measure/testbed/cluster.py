@@ -1,4 +1,4 @@
-"""Several machines: an agent on each, which a launcher starts, and groups that may span them."""
+"""Several machines: a launcher starts an agent on each, and groups may span them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from autotune.space.workload import Workload
 from autotune.wire.agents import Facts
 
 DIAL_S = 60.0
-"""An agent that has not dialled after this does not come any more."""
+"""An agent that has not dialled after so many seconds will not come."""
 DIAL_BY_HAND_S = 600.0
 HEAR_S = 1.0
 
@@ -63,7 +63,7 @@ class Cluster(Machine):
         self._closed = threading.Event()
         self._hears: threading.Thread | None = None
         self._logs: Path | None = None
-        """The study's, that the launcher's are kept with."""
+        """The study's folder for logs; those of the launcher go there, too."""
         self._identity = identity(self._scratch.folder)
         atexit.register(self.close)
         try:
@@ -104,7 +104,7 @@ class Cluster(Machine):
         self._say = wirings[0].note
         self._on_lost = wirings[0].on_lost or self._say
         for node in self._nodes:
-            if node.lost:  # before there was a study to tell
+            if node.lost:  # it was lost before the study began
                 self._on_lost(node.lost)
         self._logs = wirings[0].logs
         self._hears = threading.Thread(target=self._hear, daemon=True)
@@ -122,7 +122,7 @@ class Cluster(Machine):
         ]
 
     def close(self) -> None:
-        """No agent is left when this returns; may be called again."""
+        """End all agents; may be called again."""
         atexit.unregister(self.close)
         self._closed.set()
         for node in self._nodes:
@@ -133,7 +133,7 @@ class Cluster(Machine):
         if self._logs is not None:
             for log in self._scratch.folder.glob("*.log"):
                 with suppress(OSError), (self._logs / log.name).open("ab") as kept:
-                    kept.write(log.read_bytes())  # after that of an earlier run
+                    kept.write(log.read_bytes())  # append to the log of an earlier run
             self._logs = None
         self._scratch.leave()
 
@@ -144,7 +144,7 @@ class Cluster(Machine):
         self._on_lost(why)
 
     def _hear(self) -> None:
-        """Say what the launcher knows of agents that end in the study."""
+        """Note what the launcher knows of agents that end during the study."""
         while not self._closed.wait(HEAR_S):
             for line in dict.fromkeys(self._launcher.poll()):
                 if not self._closed.is_set():
@@ -181,8 +181,8 @@ class Cluster(Machine):
             channel.close()
 
     def _places(self, world_size: int) -> list[tuple[Remote, int]]:
-        """Ranks that each node takes: what the launcher says, or one a GPU; on CPUs an even part
-        of a group."""
+        """Number of ranks for each node: by the launcher, or one a GPU; on CPUs an even part of a
+        group."""
         known = self._launcher.slots
         on_cpu = self.device.kind == "cpu"
         even = -(-world_size // len(self._nodes))
@@ -224,7 +224,7 @@ class Cluster(Machine):
 
 
 class ClusterDevice:
-    """The devices of all nodes, one after the other; of nodes without GPUs, each is one."""
+    """The devices of all nodes, one after the other; a node without GPUs is one device."""
 
     def __init__(self, nodes: Sequence[Remote]) -> None:
         self._nodes = nodes
@@ -248,15 +248,15 @@ class ClusterDevice:
         return tuple(used for node in self._nodes for used in node.in_use_bytes())
 
     def other_processes(self) -> tuple[BusyProcess, ...]:
-        """None that can be told from here; nodes look themselves."""
+        """None: nodes look for them."""
         return ()
 
     def rank_environment(self, world_size: int) -> dict[str, str]:
-        """What a node's ranks have is made there."""
+        """Empty: nodes make the environments of their ranks."""
         return {"DS_ACCELERATOR": self.kind}
 
     def shares(self, groups: int, ranks: int) -> list[ClusterDevice]:
-        """Nodes are shared out by who seats the groups."""
+        """All nodes for each group: `Seating` shares them out."""
         return [self] * groups
 
     def energy(self) -> EnergyCounters:
@@ -264,8 +264,8 @@ class ClusterDevice:
         return EnergyCounters("" if lack else self._facts[0].energy_at, lack)
 
     def fingerprint(self) -> dict[str, Any]:
-        """That of the first node, whichever it is, how many there are, and of each that is not
-        like it."""
+        """The fingerprint of the first node, the number of nodes, and fingerprints of nodes that
+        differ."""
         first, *others = self._facts
         said = [_said(each, first) for each in others]
         unlike = [each for each in said if each != _said(first, first)]
@@ -282,7 +282,7 @@ class ClusterDevice:
 
 
 def check_alike(nodes: Sequence[Remote], *, allow_mixed: bool) -> None:
-    """Raises UsageError where a node has not what the first one has, unless that is meant."""
+    """Raises UsageError if a node differs from the first one, unless `allow_mixed`."""
     first = nodes[0]
     assert first.facts is not None, "a node that serves has said what it has"
     owners: dict[str, str] = {}
@@ -310,7 +310,7 @@ def check_alike(nodes: Sequence[Remote], *, allow_mixed: bool) -> None:
 
 
 def check_idle(nodes: Sequence[Remote]) -> None:
-    """Raises UsageError where others use a device of a node."""
+    """Raises UsageError if others use a device of a node."""
     for node in nodes:
         for device in node.facts.devices if node.facts else ():
             if device.busy:
@@ -318,14 +318,14 @@ def check_idle(nodes: Sequence[Remote]) -> None:
 
 
 def _said(facts: Facts, first: Facts) -> tuple[str, ...]:
-    """What nodes may differ in from the `first` one, in words."""
+    """Facts in which nodes may differ from the `first` one, in words."""
     names = sorted(facts.software.keys() - {"platform"})
     versions = [f"{name} {facts.software[name]}" for name in names]
     return _devices(facts, first), _driver(facts), f"{facts.cores} cores", ", ".join(versions)
 
 
 def _devices(facts: Facts, like: Facts) -> str:
-    """Sizes to 1 %: equal machines differ in what firmware and kernel keep for themselves."""
+    """Devices in words, sizes to 1 %: firmware and kernels of equal machines differ in memory."""
     usual = like.devices[0].capacity_bytes
     sizes = set()
     for device in facts.devices:

@@ -15,7 +15,7 @@ from autotune.space.workload import Workload
 from autotune.wire.helpers import Count, Counted
 
 CountModels = Callable[[Count], Counted]
-"""Has models counted; raises what `runner.counting.count` does."""
+"""Counts models; raises the errors of `runner.counting.count`."""
 
 
 def counted(
@@ -25,7 +25,7 @@ def counted(
     count: CountModels,
     device_kind: str,
 ) -> tuple[Workload, Counted]:
-    """`workload` with the counts of its model, and these."""
+    """`workload` with the counts of its model, and the counts."""
     if (mix := workload.length_mix) is not None:
         seq_lens = sorted({*seq_lens, *map(mix.weighted_mean, seq_lens)})
     family = FAMILIES[workload.family]
@@ -52,11 +52,11 @@ def counted(
 
 
 def remarks(options: Options, found: Counted) -> tuple[list[Fixed], dict[str, str]]:
-    """What has to be said of the counts `found`; by axis, why the user's function has its plain
-    value alone.
+    """Facts about the counts `found`; and by axis, why the user's function has only its plain
+    value.
 
     Raises:
-        UsageError: other values were asked for.
+        UsageError: the options ask for other values.
     """
     said, whys = list[Fixed](), dict[str, str]()
     if found.uncounted:
@@ -80,8 +80,8 @@ def remarks(options: Options, found: Counted) -> tuple[list[Fixed], dict[str, st
     if "seq_len" in found.unread and options.space.length_mix is None:
         if len(lengths) > 1:
             raise UsageError(
-                f"--seq-len {','.join(map(str, lengths))}: make_batch makes the same of each; name"
-                " one, or leave --seq-len out"
+                f"--seq-len {','.join(map(str, lengths))}: make_batch makes the same batch for"
+                " each; name one, or leave --seq-len out"
             )
         if not lengths:
             whys["seq_len"] = "make_batch does not use it: a token is a sample here"
@@ -89,7 +89,7 @@ def remarks(options: Options, found: Counted) -> tuple[list[Fixed], dict[str, st
 
 
 def of_one_length(workload: Workload) -> Workload:
-    """`workload` where a sample is one token."""
+    """`workload` with samples of one token."""
     shapes = [
         replace(each, seq_lens=[1], flops=[each.flops[0] * each.seq_lens[0]])
         for each in workload.shapes
@@ -100,7 +100,7 @@ def of_one_length(workload: Workload) -> Workload:
 def _by_length(
     of_samples: Sequence[float], looked_at: Sequence[int], seq_lens: Sequence[int]
 ) -> list[float]:
-    """FLOPs per token at each length, where samples of those `looked_at` take `of_samples`."""
+    """FLOPs per token at each length; `of_samples` are FLOPs of samples of lengths `looked_at`."""
     per_token = {n: of / n for n, of in zip(looked_at, of_samples, strict=True)}
-    # Where others were looked at, a token takes the same in all of them.
+    # At other lengths a token takes as many as at the last one.
     return [per_token.get(n, per_token[looked_at[-1]]) for n in seq_lens]

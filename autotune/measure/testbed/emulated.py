@@ -19,7 +19,7 @@ from autotune.space.workload import Workload
 class Emulated(Machine):
     """The `Testbed` on which memory is weighed, and time is modelled.
 
-    What ranks hold is equal by symmetry, or rank 0 holds the most; so it alone runs.
+    Only rank 0 runs: ranks hold the same by symmetry, or rank 0 holds the most.
     """
 
     alone = True

@@ -1,4 +1,4 @@
-"""What all candidates of a model share, for people."""
+"""Facts that all candidates of a model share, as shown to users."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autotune.space.workload import Workload
 
 
 def facts(options: Options, workload: Workload, device: Device, dtype_why: str) -> list[Fixed]:
-    """What all candidates share of model, arithmetic and device."""
+    """Facts about model, arithmetic and device."""
     if workload.shapes:
         sizes = [] if workload.family == "factory" else [
             Fixed("width", str(workload.shapes[0].width), "the model's"),
@@ -86,7 +86,7 @@ def _task(options: Options, workload: Workload, device_kind: str) -> list[Fixed]
 
 
 def usual_optimizer(workload: Workload, depth: int) -> Fixed:
-    """Where nobody chose one."""
+    """The optimizer, if the user chose none."""
     if workload.shape(depth).own_optimizer:
         return Fixed("optimizer", "own", "the model's")
     return Fixed("optimizer", AXES["optimizer"].plain, "default")

@@ -1,4 +1,4 @@
-"""What a machine lacks for a value of an axis, told before any device is touched."""
+"""Packages and hardware that a value of an axis needs, checked before any device is touched."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autotune.space.workload import Workload
 
 
 def lacks(axis: str, value: str, device_kind: str, dtype: str) -> str:
-    """Why this machine has no such value of an axis, and a remedy; empty if it has it."""
+    """Why this machine cannot run that value of an axis, and a remedy; empty if it can."""
     cuda = device_kind == "cuda"
     match axis, value:
         case "attention", "flash_attention_2":
@@ -48,10 +48,10 @@ def _compiler(language: str, *names: str) -> str:
 
 
 def check_energy(options: Options, device: Device) -> None:
-    """That energy can be measured, where it is the objective.
+    """Check that energy can be measured, if it is the objective.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: it cannot be measured.
     """
     if options.search.objective != "tokens_per_joule":
         return
@@ -67,10 +67,10 @@ def check_energy(options: Options, device: Device) -> None:
 def check_machine(
     options: Options, workload: Workload, device: Device, *, here: bool = True
 ) -> None:
-    """That the model, and the machine if it is to run `here`, have what `options` ask for.
+    """Check that the model, and the machine if it runs `here`, support `options`.
 
     Raises:
-        UsageError: a value that they lack.
+        UsageError: they do not support a value.
     """
     check_energy(options, device)
     family = FAMILIES[options.model.family]

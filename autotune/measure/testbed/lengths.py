@@ -26,10 +26,10 @@ AT_ONCE = 2**20
 
 
 def read_mix(asked: SpaceOptions) -> LengthMix | None:
-    """The mix that `asked` names; None where it names none.
+    """The mix that `asked` names; None if it names none.
 
     Raises:
-        UsageError: the file cannot be read, or has something else in it.
+        UsageError: the file cannot be read, or has other content.
     """
     if asked.length_mix is None:
         flags = [axis.flag for name, axis in rows(Batching).items() if name in asked.axes]
@@ -43,7 +43,7 @@ def read_mix(asked: SpaceOptions) -> LengthMix | None:
         raise UsageError(f"{flag}: name a .csv, a .npy or a .jsonl")
     try:
         about = path.stat()
-        if not path.is_file():  # a pipe could be waited for without end
+        if not path.is_file():  # a pipe could block for ever
             raise UsageError(f"{flag}: no such file; name a .csv, a .npy or a .jsonl")
         found = _histogram(path.absolute(), about.st_size, about.st_mtime_ns)
     except OSError as error:
@@ -61,13 +61,13 @@ def read_mix(asked: SpaceOptions) -> LengthMix | None:
 
 
 def padded_longest(asked: SpaceOptions, mix: LengthMix) -> int:
-    """Tokens of the longest sample, at all multiples that batches are padded to."""
+    """Tokens of the longest sample after padding to each of the multiples."""
     return padded_to(mix.longest, math.lcm(*asked.axes.get("pad_to_multiple", (1,))))
 
 
 @lru_cache(maxsize=1)
 def _histogram(path: Path, size_bytes: int, changed_ns: int) -> Counter[int]:
-    """Of the file as it is: it is looked at before any device, and wanted again after that."""
+    """Numbers of samples by length. Cached, since it is read again later."""
     if size_bytes > MOST_BYTES:
         raise ValueError(
             f"has {size_bytes / 2**30:.1f} GiB, more than the limit of 1 GiB; write a CSV of"
@@ -78,7 +78,7 @@ def _histogram(path: Path, size_bytes: int, changed_ns: int) -> Counter[int]:
 
 
 def at_longest(options: Options) -> Options:
-    """The same of samples that are all as long as the longest. Raises as `read_mix` does."""
+    """`options` with all samples as long as the longest. Raises as `read_mix` does."""
     mix = read_mix(options.space)
     if mix is None:
         return options
@@ -95,7 +95,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _length(value: Any, where: str) -> int:
-    """Raises ValueError where `value` is no length."""
+    """Raises ValueError if `value` is no length."""
     known = isinstance(value, int | float) and not isinstance(value, bool)
     if not known or value % 1:
         raise ValueError(f"{where}: {str(value)!a:.40} is not a length; write a whole number")

@@ -16,10 +16,10 @@ RANKS_PER_CORE = 2
 
 
 def chosen_world_size(device: Device, cores: int, asked: int | None) -> tuple[int, str]:
-    """Ranks of a group, `asked` where that is said, and why so many.
+    """Ranks of a group, and why so many; `asked` is the user's number.
 
     Raises:
-        UsageError: more than there are devices for.
+        UsageError: there are fewer devices.
     """
     if device.kind == "cpu":
         machines = len(device.infos)
@@ -49,32 +49,32 @@ class Layout:
     slots: int = 1
     """Groups that run at once."""
     nodes: int = 1
-    """Machines that a group is on."""
+    """Machines of one group."""
     beside: int = 1
     """Groups on one machine."""
     ranks: int | None = None
-    """Of a group on one machine, the most; None for an even part."""
+    """The most ranks of a group on one machine; None for an even part."""
 
     def ranks_on_a_node(self, world_size: int) -> int:
-        """That share its memory."""
+        """The most ranks that share a node's memory."""
         return (self.ranks or math.ceil(world_size / self.nodes)) * self.beside
 
 
 LayOut = Callable[[int, Parallel], Layout]
-"""By the ranks of a group, and how many groups are asked for. Raises UsageError."""
+"""Makes a layout from the ranks of a group and the requested groups. Raises UsageError."""
 
 
 def on_one_machine(device: Device, cores: int, world_size: int, asked: Parallel) -> Layout:
-    """Groups that share the devices of one."""
+    """The layout of groups that share the devices of one machine."""
     slots = chosen_slots(device, cores, world_size, asked)
     return Layout(slots=slots, beside=slots)
 
 
 def chosen_slots(device: Device, cores: int, world_size: int, asked: Parallel) -> int:
-    """Groups of `world_size` ranks that run at once, on devices of their own.
+    """Number of groups of `world_size` ranks that run at once, on devices of their own.
 
     Raises:
-        UsageError: more than there is room for.
+        UsageError: there are too few devices or cores.
     """
     if device.kind == "cpu":
         most = max(1, min(cores, cores * RANKS_PER_CORE // world_size))
@@ -95,7 +95,7 @@ def chosen_slots(device: Device, cores: int, world_size: int, asked: Parallel) -
 
 
 def spread(layout: Layout) -> list[Fixed]:
-    """What is said of groups that share machines, or span some."""
+    """Facts about groups that share machines, or span several."""
     said = []
     if layout.nodes > 1:
         said.append(Fixed("nodes", str(layout.nodes), "a group's ranks are on so many"))
@@ -105,11 +105,11 @@ def spread(layout: Layout) -> list[Fixed]:
 
 
 SAID_BYTES = 64 * 2**20
-"""What others hold of a device is said from here on."""
+"""From so many bytes on, others' memory on a device is shown."""
 
 
 def capacity(device: Device, world_size: int, layout: Layout = Layout()) -> tuple[int, str]:
-    """Bytes a rank may call its device's, and where they come from."""
+    """Bytes of a rank's device, and their source."""
     free = [
         (info.capacity_bytes - held, held)
         for info, held in zip(device.infos, device.in_use_bytes(), strict=True)

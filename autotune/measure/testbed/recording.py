@@ -1,4 +1,4 @@
-"""A recorded grid: real measurements of another time, on a clock that only the replay moves."""
+"""A recorded grid: earlier real measurements, on a clock that only the replay moves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from autotune.wire.budget import Clock, VirtualTime
 
 _SHARED = [each.name for each in fields(Workload)
            if each.name not in ("recipe", "shapes", "length_mix")]  # fmt: skip
-"""Names of what all candidates share, as options have them."""
+"""Names, as in options, of the settings that all candidates share."""
 _UNSET = {"width": gpt.FAMILY.width_rule, "global_batch": "no global batch"}
 
 
@@ -35,11 +35,11 @@ class Recording:
     """The `Testbed` on which nothing is measured, and time is virtual.
 
     Raises:
-        UsageError: no such file, no recorded grid, or nothing recorded in it yet.
+        UsageError: no such file, no recorded grid, or an empty one.
     """
 
     device: Device
-    learns = False  # the same replay ends the same
+    learns = False  # so a replay always ends the same
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Recording:
         columns: Mapping[str, str] | None = None,
         rows: Mapping[str, str] | None = None,
     ) -> None:
-        """What has which column of a table of others, and which of its rows count."""
+        """`columns` of a foreign table by their meaning; only `rows` with these values count."""
         if (text := grid.text_of(path)).startswith("# {"):
             if columns or rows:
                 flag = "--column" if columns else "--row"
@@ -64,7 +64,7 @@ class Recording:
         self.remark = f"{name}: nothing was measured now, and time is virtual"
 
     def fingerprint(self, space: Space) -> dict[str, Any]:
-        """Of devices and software when they were recorded, and the name of the recording."""
+        """The recorded devices and software, and the name of the recording."""
         recorded: dict[str, Any] = self.grid.header["fingerprint"]
         return recorded | {"replayed": self.grid.path.name}
 
@@ -76,7 +76,7 @@ class Recording:
         return options.devices.parallel
 
     def beside(self, space: Space, slots: int) -> int:
-        return 1  # what was recorded was alone
+        return 1  # each recorded group ran alone
 
     def variables(self, space: Space, slots: int) -> dict[str, str]:
         return {}  # there are no ranks
@@ -88,10 +88,10 @@ class Recording:
         ]
 
     def space(self, options: Options, known: Workload | None = None) -> Space:
-        """What `options` leave of what was recorded; what they leave open is as recorded.
+        """The recorded space, narrowed by `options`.
 
         Raises:
-            UsageError: they ask for something that was not recorded.
+            UsageError: the options ask for something that was not recorded.
         """
         check_energy(options, self.device)
         self._check_asked(options)
@@ -109,7 +109,7 @@ class Recording:
             options, recorded.capacity_bytes, "as recorded", recorded.host_capacity_bytes,
             f"{self.grid.path} was recorded with",
         )  # fmt: skip
-        if not self.grid.has_peaks:  # what ran fits
+        if not self.grid.has_peaks:  # each run fits
             limits = replace(limits, ceiling=1.0)
         shared = {name: getattr(workload, name) or _UNSET.get(name) for name in _SHARED}
         return Basis(
@@ -127,7 +127,7 @@ class Recording:
         ).space(options)  # fmt: skip
 
     def _check_asked(self, options: Options) -> None:
-        """Raises `UsageError` for what no candidate of the recording has."""
+        """Raises `UsageError` for values that no candidate of the recording has."""
         path, model = self.grid.path, options.model
         if options.devices.parallel == "auto":
             raise UsageError(
@@ -142,7 +142,7 @@ class Recording:
         of_gpt = {"width": model.width, "vocab_size": model.vocab_size}
         for name, asked in [(name, (options.flat() | of_gpt)[name]) for name in _SHARED]:
             recorded = getattr(self.grid.workload, name)
-            plain = "gpt" if self.grid.workload.of_script else None  # which nobody asked for
+            plain = "gpt" if self.grid.workload.of_script else None  # the default of --model
             if asked in (None, "auto", plain, recorded):
                 continue
             flag = f"--gpt {name}=" if name in of_gpt else f"{FLAGS[name].name} "

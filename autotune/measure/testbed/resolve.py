@@ -50,15 +50,15 @@ def resolve(
     Args:
         host_bytes: memory of the host, all processes together.
         cores: processor cores this process may use.
-        count: for models that have no closed form.
-        known: a study's own workload, whose model may have gone since.
-        here: whether it is to run on this machine, with what is installed on it.
-        fused: whether fused kernels are there that are not installed here.
+        count: counts models that have no closed form.
+        known: the workload of a study that goes on; its model may be gone.
+        here: whether it runs on this machine, with the packages installed on it.
+        fused: whether to assume fused kernels that are not installed here.
         lay_out: how groups lie on several machines; without it they are on one.
 
     Raises:
-        UsageError: there is no such model, more ranks than devices, a capacity above the device's,
-            a global batch that no candidate divides, or lengths that cannot be read.
+        UsageError: no such model; more ranks than devices; a capacity above the device's; a global
+            batch that no candidate divides; unreadable lengths.
     """
     model = _model(options, device.kind, known, fused=fused)
     world_size, world_why = chosen_world_size(device, cores, options.devices.world_size)
@@ -129,7 +129,7 @@ def resolve(
 
 @dataclass(frozen=True, kw_only=True)
 class _Model:
-    """A model as the options mean it."""
+    """A model as the options describe it."""
 
     recipe: dict[str, Any]
     defaults: Defaults
@@ -139,7 +139,7 @@ class _Model:
 
 
 def _model(options: Options, device_kind: str, known: Workload | None, *, fused: bool) -> _Model:
-    """Raises `UsageError` for a depth or a length that the model does not have."""
+    """Raises `UsageError` for a depth or a length that the model lacks."""
     family = FAMILIES[options.model.family]
     recipe = known.recipe if known is not None else family.recipe(
         replace(options.model.asked, fused=fused)
@@ -162,8 +162,8 @@ def _cut_to(
     """The lengths to search: with a `mix`, those that its samples are cut to.
 
     Raises:
-        UsageError: those asked for are above its longest or none that it pads to, or the model has
-            no positions for it.
+        UsageError: a length is above the mix's longest, or no multiple that it pads to; or the
+            model has too few positions.
     """
     asked = options.space.axes.get("seq_len")
     if mix is None:

@@ -29,18 +29,17 @@ from autotune.space.workload import Workload
 _UNTOLD: dict[str, tuple[Any, ...]] = {
     name: (1 if axis.plain is None else axis.plain,) for name, axis in AXES.items() if axis.always
 }
-"""The values of axes that the script is not told."""
+"""The values of axes that the command does not name."""
 
 
 def resolve_script(
     options: Options, device: Device, host_bytes: int, cores: int, known: Workload | None
 ) -> Space:
-    """The space that `options` mean for their script, or for the one that is `known`.
+    """The space that `options` mean for their script, or for the `known` one.
 
     Raises:
-        UsageError: it is not told of an axis that is to be searched, or of values that nobody
-            named; more ranks than devices; a capacity above the device's; energy that cannot be
-            measured.
+        UsageError: the command does not name an axis to search, or nobody named its values; more
+            ranks than devices; a capacity above the device's; energy that cannot be measured.
     """
     check_energy(options, device)
     command = options.script.command if known is None else command_of(known)
@@ -88,8 +87,7 @@ def resolve_script(
 
 
 def _described(options: Options, known: Workload | None) -> Description | None:
-    """The script's model, where the user named its config. Raises UsageError for one that is
-    none."""
+    """The script's model, if the user named its config. Raises UsageError for a bad one."""
     if known is not None:
         return degrees.description(known)
     path = options.script.model_config
@@ -118,18 +116,17 @@ def command_of(workload: Workload) -> Command:
 def _axes(
     options: Options, command: Command, device_kind: str, model: Description | None
 ) -> dict[str, tuple[Any, ...]]:
-    """The values of every axis that the space has.
+    """The values of every axis of the space.
 
     Raises:
-        UsageError: the script is not told of an axis that has values, or an axis of which it is
-            told has none.
+        UsageError: an axis has values but no place in the command, or a place but no values.
     """
     asked = asked_axes(options, options.space.axes.get("seq_len", _UNTOLD["seq_len"]))
     by_tokens = "tokens_per_batch" in command.placeholders
     if options.space.tokens_per_batch is not None and not by_tokens:
         raise UsageError(_untold("--tokens-per-batch", "tokens_per_batch"))
     told = {name for name in AXES if command.says(name)}
-    if command.says("dp_replicate"):  # the other factor of the same
+    if command.says("dp_replicate"):  # the other factor of the replicas
         told.add("dp_shard")
     if options.space.tokens_per_batch is not None:
         told.add("micro_batch")
@@ -144,12 +141,12 @@ def _axes(
 
 
 def _check_told(options: Options, command: Command, axes: Mapping[str, tuple[Any, ...]]) -> None:
-    """Raises `UsageError` where the script is not told of a value, or of nothing to search."""
+    """Raises `UsageError` if the command has no place for a value, or nothing to search."""
     for name in command.own:
         if not command.says(name):
             raise UsageError(_untold("--axis", name))
     for name, value in command.given.items():
-        of_engine = name == "lr" and command.has_engine  # its configuration has it
+        of_engine = name == "lr" and command.has_engine  # the engine's configuration has it
         if not command.says(name) and not of_engine:
             raise UsageError(_untold("--set", name))
         if of_engine and not _is_number(value):
@@ -161,9 +158,8 @@ def _check_told(options: Options, command: Command, axes: Mapping[str, tuple[Any
     searched = any(len(values) > 1 for values in axes.values())
     if not (searched or told or by_tokens or command.own):
         raise UsageError(
-            "--script: the command has nothing to search; write {micro_batch} in it, or in a copy"
-            " of its configuration that it names as {file:PATH}, or read AUTOTUNE_MICRO_BATCH in"
-            " the script"
+            "--script: the command has nothing to search; write {micro_batch} in it or in its"
+            " configuration, named as {file:PATH}, or read AUTOTUNE_MICRO_BATCH in the script"
         )
     batch = options.space.global_batch
     if batch is not None and batch.unit == "tokens" and not (command.says("seq_len") or by_tokens):
@@ -206,14 +202,13 @@ def _is_number(text: str) -> bool:
 
 def _untold(flag: str, name: str) -> str:
     return (
-        f"{flag}: the script is not told of it; write {{{name}}} where its value goes, in the"
-        " command or in a copy of its configuration that the command names as {file:PATH}, or have"
-        f" the script read AUTOTUNE_{name.upper()}"
+        f"{flag}: the script is not told of it; write {{{name}}} in the command or in its"
+        f" configuration, named as {{file:PATH}}, or read AUTOTUNE_{name.upper()} in the script"
     )
 
 
 def _default(name: str, engine: str, device_kind: str) -> tuple[Any, ...]:
-    """Values of an axis that the script is told of, and of which nothing else is said."""
+    """Default values of an axis that the command names."""
     if name == "micro_batch":
         return MICRO_BATCHES[device_kind]
     if name == "checkpointing":
@@ -227,7 +222,7 @@ def _default(name: str, engine: str, device_kind: str) -> tuple[Any, ...]:
 
 
 def _engine(options: Options, command: Command) -> str:
-    """DeepSpeed's configuration is one of DeepSpeed in stage 0, too."""
+    """The engine. A DeepSpeed configuration means DeepSpeed in stage 0, too."""
     if command.has_engine and options.space.engine == AUTO:
         return engine_for(AUTO, max(stages_of(AUTO))).name
     return options.space.engine

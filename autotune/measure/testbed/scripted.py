@@ -1,4 +1,4 @@
-"""This machine's devices, and a script of the user's own that is launched on them."""
+"""This machine's devices, on which a user's script is launched."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from autotune.space.workload import Workload
 
 
 class Scripted(Machine):
-    """The `Testbed` whose results are measured now, in a script that is not ours."""
+    """The `Testbed` whose results are measured now, in a user's script."""
 
     learns = False
 
@@ -66,20 +66,20 @@ def write_files(
     space: Space, candidate: Candidate, device_kind: str, exports: Path, *, seed: int,
     replicas: int | None,
 ) -> None:  # fmt: skip
-    """Write the files that `shown_command` names, where so many replicas share a global batch.
-    Raises OSError."""
+    """Write the files that `shown_command` names; `replicas` share a global batch. Raises
+    OSError."""
     files = Files(command_of(space.workload), space, device_kind, seed)
     files.write(candidate, exports.absolute(), replicas)
 
 
 def visible(spec: str, before: str) -> dict[str, str]:
-    """Variables that leave a script the devices of `spec`, of those that it was to see `before`.
+    """Variables that show a script only the devices of `spec`; `before` was the user's choice.
 
-    Numbers, as they were written: UUIDs are more than some libraries read.
+    They are numbers, since some libraries read no UUIDs.
     """
     if spec == "cpu":
         return {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "ACCELERATE_USE_CPU": "true"}
-    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # in which this study has them, too
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # the order of this study
     named = re.fullmatch(r"cuda:(\d+(?:,\d+)*)", spec)
     if named is None:
         return order

@@ -1,4 +1,4 @@
-"""ZeRO stages and offloads to search, and why these."""
+"""ZeRO stages and offloads to search, and the reasons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Chosen:
     stages: tuple[int, ...]
     offloads: tuple[str, ...]
     whys: dict[str, str]
-    """By axis: why these."""
+    """Reasons by axis."""
 
 
 def stages_and_offloads(
@@ -32,7 +32,7 @@ def stages_and_offloads(
     model. On the CPU the host is the device, and an offload moves nothing.
 
     Raises:
-        UsageError: the engine that has those asked for is not installed.
+        UsageError: the engine of the requested ones is not installed.
     """
     asked, known = options.space.axes, stages_of(options.space.engine)
     without = _left_out(options) if here else ""
@@ -40,7 +40,7 @@ def stages_and_offloads(
     if "zero_stage" in asked:
         stages, why = asked["zero_stage"], "--zero"
     elif known in ((0,), tuple(stage for stage in known if stage)):
-        stages, why = known, "all the engine has"  # there is nothing to choose from
+        stages, why = known, "all the engine has"  # nothing to choose from
     elif without:
         stages, why = (0,), without
     elif set(offloads) != {"none"}:
@@ -51,7 +51,7 @@ def stages_and_offloads(
             stages, why = known, "several ranks can share"
         elif offloads == ("none",):
             stages, why = (0,), "one rank has nobody to share with"
-        else:  # what stage 1 shares, stage 2 shares, too
+        else:  # stage 2 shares all that stage 1 shares
             stages = tuple(s for s in known if s != 1)
             why = "stage 0 cannot hold the deepest model"
     return Chosen(
@@ -62,7 +62,7 @@ def stages_and_offloads(
 
 
 def _offloads_why(options: Options, device_kind: str, stages_why: str) -> str:
-    """Why one value of it alone is searched."""
+    """Why only one offload is searched."""
     if options.space.axes.get("offload"):
         return "--offload"
     if device_kind == "cpu":
@@ -85,10 +85,10 @@ def _offloads_for(
 
 
 def _left_out(options: Options) -> str:
-    """Why the stages that share state are left out; empty where they are not.
+    """Why the stages that share state are left out; empty if they are not.
 
     Raises:
-        UsageError: they were asked for.
+        UsageError: the user asked for them.
     """
     engine, asked = options.space.engine, options.space.axes
     sharing = engine_for(engine, max(stages_of(engine)))

@@ -1,4 +1,4 @@
-"""What a testbed is."""
+"""The interface of a testbed."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from autotune.wire.budget import Clock
 
 
 class Testbed(Protocol):
-    """What candidates are measured on."""
+    """The place where candidates are measured."""
 
     device: Device
     spec: str
-    """What `open_testbed` opens it by, from any folder."""
+    """Its name for `open_testbed`, valid in any folder."""
     learns: bool
-    """Whether a study on it learns from earlier ones where nothing was said."""
+    """Whether a study on it learns from earlier ones by default."""
     remark: str
-    """What goes with a result from it; empty where that was measured now."""
+    """A remark on its results; empty if they are measured now."""
 
     def space(self, options: Options, known: Workload | None = None) -> Space:
-        """The space that `options` mean here; of a study that goes on, with what is `known`.
+        """The space that `options` mean here; `known` is the workload of a study that goes on.
 
         Raises:
-            UsageError: they ask for what there is not.
+            UsageError: the options ask for something that is not there.
             ModelError: the user's own model failed.
         """
         ...
 
     def fingerprint(self, space: Space) -> dict[str, Any]:
-        """Devices and software: what must be equal for two measurements to compare."""
+        """Devices and software, which must be equal to compare two measurements."""
         ...
 
     def clock(self, budget_s: float, started: float) -> Clock:
@@ -43,18 +43,17 @@ class Testbed(Protocol):
         ...
 
     def slots(self, options: Options, space: Space) -> int:
-        """Probes that `options` have run at once here."""
+        """Number of probes that run at once here."""
         ...
 
     def beside(self, space: Space, slots: int) -> int:
-        """How many of `slots` are on one machine, where they may be in each other's way."""
+        """How many of `slots` share a machine, and may disturb each other."""
         ...
 
     def variables(self, space: Space, slots: int) -> dict[str, str]:
-        """Of the environment, those that ranks of one of `slots` have beside the user's own, as
-        far as they are alike on all nodes."""
+        """Variables of a slot's ranks, beside the user's own, that are alike on all nodes."""
         ...
 
     def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
-        """One for each slot, which has a wiring of its own."""
+        """A runner for each slot's wiring."""
         ...

@@ -1,4 +1,4 @@
-"""A result in other tools' words. One file and one row of `EXPORTS` each."""
+"""Exports: a result as other tools' configuration. One file and one row of `EXPORTS` each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from autotune.result.files import write_whole
 from autotune.space.workload import RECORDED, SCRIPTS
 
 FOLDER = "exports"
-"""Of a study, beside best.json."""
+"""The folder beside best.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,20 +37,19 @@ class ExportRow:
     """One format."""
 
     make: Callable[[Best], Exported | None]
-    """A pure function of a result; None where the result has no use for it."""
+    """A pure function of a result; it returns None if the format does not fit the result."""
     models: Literal["all", "transformers", "gpt"]
-    """A study with one of these models writes it without being asked."""
+    """Studies with these models write it without being asked."""
     checked: Literal["launched", "parsed", "names checked"]
     """How it is tested: in runs of the tool itself, by its own parser, or by its names."""
     checked_how: str = ""
-    """More words of that, after it."""
+    """More words after `checked`."""
     content: str
-    """What its files are, for docs/pages/reference/exports.md, which `scripts/docs reference`
-    writes."""
+    """Its files, in words, for docs/pages/reference/exports.md (`scripts/docs reference`)."""
     without: str = "there is nothing to say"
-    """Why a result has no use for it."""
+    """Why the format does not fit a result."""
     of_script: bool = False
-    """Whether it says nothing but what a user's script was told, or seen to do."""
+    """Whether it has only settings that a user's script was told, or was seen to have."""
 
 
 _TO_MERGE = "YAML to merge with model and data, with `--lora` the adapters"
@@ -118,7 +117,7 @@ EXPORTS = {
         without="no variables were set beyond the machine's own",
     ),
 }  # fmt: skip
-"""By the name that `--format` takes."""
+"""By the name for `--format`."""
 ALSO = {"transformers": "hf"}
 """Other names of formats."""
 _OF_SCRIPT = "a script's settings are its own, and launch.sh starts it with the result"
@@ -126,7 +125,7 @@ _TOLD = "; autotune export --format writes what the script was told, for {}"
 
 
 def left_out(best: Best, made: Collection[str]) -> str:
-    """The formats that a study did not write, and why, in a line; empty where there are none."""
+    """A line with the formats that a study did not write, and why; empty if there are none."""
     names = [name for name in EXPORTS if name not in made]
     if best.command is not None:
         more = ", ".join(
@@ -148,11 +147,11 @@ def left_out(best: Best, made: Collection[str]) -> str:
 def write(best: Best, folder: Path, names: Collection[str] | None = None) -> dict[str, Exported]:
     """Write the formats of these `names` to `folder`, or all that fit the result.
 
-    Returns what was written, by format. Scripts are made executable.
+    Returns the exports by format. Scripts are made executable.
 
     Raises:
-        UsageError: the result has no use for a format that was named.
-        OSError: they cannot be written.
+        UsageError: a named format does not fit the result.
+        OSError: a file cannot be written.
     """
     model = best.config.model
     own = model.startswith(("factory:", *SCRIPTS))

@@ -15,8 +15,8 @@ _MIXED = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
 def export(best: Best, folder: Path = _HERE) -> Exported:
-    """`accelerate.yaml`, and beside it DeepSpeed's config where that is the engine, named by
-    its path in `folder`."""
+    """`accelerate.yaml`; with DeepSpeed also its config in `folder`, which accelerate.yaml
+    names."""
     config, on_cpu = best.config, best.device_kind == "cpu"
     says = {"dtype", *machines(config)}
     files: dict[str, dict[str, Any]] = {}
@@ -33,7 +33,7 @@ def export(best: Best, folder: Path = _HERE) -> Exported:
         says |= {*OF_DEEPSPEED, "micro_batch", "grad_accum", "param_dtype"}
         probed = dict(best.exports["deepspeed"])
         if config.offload == "none":
-            # A script of accelerate brings its own optimizer, and may not have two.
+            # A script of accelerate has its own optimizer, and must not have two.
             probed.pop("optimizer", None)
             probed["zero_force_ds_cpu_optimizer"] = False
             probed["zero_allow_untested_optimizer"] = True

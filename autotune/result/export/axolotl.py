@@ -20,7 +20,7 @@ from autotune.wire.recipe import CLIP_NORM
 _DEEPSPEED = "axolotl-deepspeed.json"
 _OPTIM = {"adamw": "adamw_torch_fused", "muon": "muon", "adamw8bit": "adamw_torch_8bit"}
 _KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
-"""They are turned on where nothing is said, and none of them was measured."""
+"""axolotl turns these on by default. None of them was measured."""
 _CHECKPOINTING: dict[str, dict[str, Any]] = {
     "none": {"gradient_checkpointing": False},
     "full": {"gradient_checkpointing": True},
@@ -62,14 +62,14 @@ def export(best: Best) -> Exported:
         found |= {
             "plugins": ["axolotl.integrations.liger.LigerPlugin"],
             "liger_fused_linear_cross_entropy": True,
-            "liger_rope": False,  # on for some models where nothing is said
+            "liger_rope": False,  # on for some models by default
         }
         instead += (LIGER,)
     if config.engine == "deepspeed":
         says |= {*OF_DEEPSPEED, "param_dtype"}
         settings = with_own_rate(best.exports["deepspeed"])
         found |= {"deepspeed": _DEEPSPEED, **enabled(settings)}
-        if config.optimizer == "muon":  # refused beside DeepSpeed, whose own one it is
+        if config.optimizer == "muon":  # refused beside DeepSpeed, which has its own
             del found["optimizer"]
         files[_DEEPSPEED] = settings
         comments.append(BESIDE.format(_DEEPSPEED))

@@ -1,4 +1,4 @@
-"""The DeepSpeed config of a result: the very one that its probes were built from."""
+"""The DeepSpeed config of a result, exactly as in its probes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SAYS = (*BATCHES, *OF_DEEPSPEED, "world_size", "dtype", "param_dtype", "optimize
 
 
 def export(best: Best) -> Exported | None:
-    """`deepspeed.json`, for `deepspeed.initialize` or a script's `--deepspeed_config`; None where
+    """`deepspeed.json`, for `deepspeed.initialize` or a script's `--deepspeed_config`. None if
     DeepSpeed was not the engine."""
     config = best.exports.get("deepspeed")
     if config is None:

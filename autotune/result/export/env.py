@@ -1,4 +1,4 @@
-"""The environment variables that a result's processes ran with, beyond the machine's own."""
+"""The environment variables of a result's processes, beyond the machine's own."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from autotune.result.best import Best
 from autotune.result.export.format import Exported, exported
 
 _THREADS = ("OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_")
-"""Beginnings of variables on which the speed of a host's processes depends."""
+"""Prefixes of variables on which the speed of a host's processes depends."""
 _SAFE = re.compile(r"[\w.,:+=@/-]+")
 
 
 def thread_lines(best: Best) -> str:
-    """Lines of a shell that set those of threads, where they are not set already."""
+    """Lines of shell that set the variables of threads, unless they are set."""
     return "".join(
         f'export {name}="${{{name}:-{value}}}"\n'
         for name, value in best.environment.get("variables", {}).items()
@@ -23,7 +23,7 @@ def thread_lines(best: Best) -> str:
 
 
 def export(best: Best) -> Exported | None:
-    """`env.sh`, to be sourced; None where there are none."""
+    """`env.sh`, to be sourced; None without variables."""
     variables = best.exports.get("env", {})
     lines = "".join(f"export {name}={quote(value)}\n" for name, value in variables.items())
     lines += thread_lines(best)

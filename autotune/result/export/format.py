@@ -24,25 +24,25 @@ OF_DEEPSPEED = ("zero_stage", "offload", "reduce_dtype")
 BESIDE = "{} is found from the folder that the tool is started in: start it here, or write a path."
 LIGER = "loss chunked by liger-kernel; it fits only if that is installed and knows this model type"
 LIGER_WHOLE = (LIGER, "liger-kernel's other kernels, which come with that of the loss")
-"""Of a tool that has one switch for all of its kernels."""
+"""For a tool that has one switch for all kernels."""
 _HARMLESS = (
     "model", "depth", "width", "vocab_size", "grad_accum", "world_size", "nodes",
     "optimizer adamw", "dtype fp32", "weights in fp32", "gradients reduced in fp32",
 )  # fmt: skip
-"""Settings, or such with their value: another value of theirs needs no more memory, or nobody
-leaves it to a tool."""
+"""Settings, some with their value. A tool that lacks one needs no more memory, or its users set it
+themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """A result in the words of another tool."""
+    """A result as another tool's configuration."""
 
     files: dict[str, str]
     """Name of a file to its text."""
     unexpressed: tuple[str, ...]
     """Settings that the tool cannot express, as "name value"."""
     instead: tuple[str, ...] = ()
-    """What it does in the place of settings that it has no word for."""
+    """What the tool does in the place of settings that it cannot express."""
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -55,8 +55,8 @@ class Exported:
 
     @property
     def warnings(self) -> list[str]:
-        """The first lines of its files, without which they may run out of memory."""
-        fits = f"Fits only with what is not said here: {', '.join(self.needed)}."
+        """The first lines of its files: settings to add, else memory may run out."""
+        fits = f"Fits only with settings that are missing here: {', '.join(self.needed)}."
         others = [f"Not as measured: {each}." for each in self.instead]
         return [fits, *others] if self.needed else others
 
@@ -69,24 +69,27 @@ def exported(
     instead: Collection[str] = (),
     comments: Collection[str] = (),
 ) -> Exported:
-    """`files` of a tool that `says` these facts, some of them by what it has `instead`. A dict
-    becomes JSON or YAML, by its file's name. All but JSON and .env begin with the remark and
-    `comments`."""
+    """`files` of a tool, in which it `says` these facts, some by a substitute (`instead`).
+
+    A dict becomes JSON or YAML, by its file's name. All files but JSON and .env begin with the
+    remark and `comments`.
+    """
     made = Exported(files={}, unexpressed=unexpressed(best, says), instead=tuple(instead))
     head = remark(best, made) + "".join(f"# {line}\n" for line in comments)
     return replace(made, files={name: _text(name, body, head) for name, body in files.items()})
 
 
 def fallback(checkpointing: str) -> tuple[str, ...]:
-    """Words for full checkpointing, which a tool does in the place of a kind that it does not
-    know; none where that would need more memory."""
+    """A note that a tool checkpoints fully instead of a kind that it does not know. Empty if that
+    would need more memory."""
     if checkpointing in ("none", "full", "host"):
         return ()
-    return (f"checkpointing full, and not {checkpointing}: slower, and its peak is another",)
+    return (f"checkpointing full, not {checkpointing}: slower, with another peak",)
 
 
 def own_settings(best: Best, says: Collection[str] = ()) -> tuple[str, ...]:
-    """What a script alone was told, without what a tool `says`, as "name value"."""
+    """Settings that only the script was told, as "name value", without those that a tool
+    `says`."""
     names = [name for name in SCRIPT_AXES if name not in ("own", *says)]
     told = [f"{name} {value}" for name in names
             if (value := getattr(best.config, name)) != AXES[name].plain]  # fmt: skip
@@ -96,7 +99,7 @@ def own_settings(best: Best, says: Collection[str] = ()) -> tuple[str, ...]:
 
 
 def otherwise(best: Best) -> list[str]:
-    """What is said where a script was told other degrees than its ranks were seen to have."""
+    """A remark if a script was told other degrees than its ranks had."""
     seen = best.config.splits or {}
     asked = {name: getattr(best.config, name) for name in seen if best.knows(name)}
     if best.known is None or all(seen[name] == size for name, size in asked.items()):
@@ -117,7 +120,7 @@ def _text(name: str, body: str | dict[str, Any], head: str) -> str:
     text = body if isinstance(body, str) else yaml.safe_dump(body, sort_keys=False)
     if not text.startswith("#"):
         return head + text
-    first, _, rest = text.partition("\n")  # how a shell or shellcheck reads the file
+    first, _, rest = text.partition("\n")  # the line for the shell and shellcheck
     return f"{first}\n{head}{rest}"
 
 
@@ -132,7 +135,7 @@ def unexpressed(best: Best, says: Collection[str]) -> tuple[str, ...]:
     if known is not None:
         return (*missing, *(() if "own" in says else own_settings(best, says)))
     if "param_dtype" not in says and config.param_dtype == "auto" and best.dtypes is not None:
-        # Tools load weights in all kinds of types.
+        # Tools load weights in various dtypes.
         missing.append(f"weights in {best.dtypes['weights']}")
     if "lora" not in says and (lora := best.lora) is not None:
         missing.append(f"lora {lora}, of alpha {lora.alpha}")
@@ -143,7 +146,8 @@ def unexpressed(best: Best, says: Collection[str]) -> tuple[str, ...]:
 
 
 def remark(best: Best, made: Exported | None = None) -> str:
-    """Comment lines on top of a file: what it lacks to fit, its source, and what else it lacks."""
+    """Comment lines on top of a file: settings that it needs to fit, its source, other missing
+    settings."""
     config, measured = best.config, best.measured
     found = best.expected or (
         f"{measured.tokens_per_s:.4g} tokens/s, {measured.share_of_capacity:.0%} of"
@@ -165,23 +169,24 @@ def remark(best: Best, made: Exported | None = None) -> str:
 
 
 def machines(config: Config) -> set[str]:
-    """Facts in a number of nodes and one of ranks per node: none if nodes have unequal ranks."""
+    """Facts that a number of nodes and of ranks per node express; none if nodes have unequal
+    ranks."""
     return {"world_size", "nodes"} if config.world_size % config.nodes == 0 else set()
 
 
 def every_nth(checkpointing: str) -> int | None:
-    """2 of "1/2"; None where that is not how it is done."""
+    """2 for "1/2"; None for other kinds of checkpointing."""
     _, slash, number = checkpointing.partition("/")
     return int(number) if slash else None
 
 
 def _in_one_line(text: str) -> str:
-    """Without what would end a comment."""
+    """`text` without characters that would end a comment."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _plain(config: Config, name: str) -> bool:
-    if name in ("width", "vocab_size"):  # a model of its own has them in its config
+    if name in ("width", "vocab_size"):  # the config of a model has them
         return config.model != "gpt" or getattr(config, name) is None
     if name == "nodes":
         return config.nodes == 1

@@ -32,13 +32,13 @@ _FACTS = {
     **{f"{name}_checkpointing{more}": "checkpointing"
        for name in ("activation", "gradient") for more in ("", "_kwargs")},
 }  # fmt: skip
-"""What each argument says; the others are of probes alone."""
+"""The fact that each argument expresses; other arguments are for probes alone."""
 _OPTIM = {"adamw": "adamw_torch_fused", "adamw8bit": "adamw_torch_8bit"}
 _LIGER = dict.fromkeys(
     ("rope", "rms_norm", "layer_norm", "swiglu", "geglu", "relu_squared", "cross_entropy"), False
 ) | {"fused_linear_cross_entropy": True}
-"""Of its kernels the loss alone; it passes over what a model has not. Source: liger-kernel 0.8,
-transformers/monkey_patch.py, and integrations/liger.py of transformers."""
+"""Only the loss among its kernels. It ignores kernels that a model does not use. Source:
+liger-kernel 0.8, transformers/monkey_patch.py, and integrations/liger.py of transformers."""
 
 _PYTHON = '''\
 """TrainingArguments of a result: python -c "import hf; hf.training_arguments('out')"."""
@@ -67,9 +67,11 @@ def training_arguments(output_dir, **own):
 def arguments(
     best: Best, *, older: bool = False, known: Collection[str] | None = None
 ) -> tuple[dict[str, Any], set[str], tuple[str, ...]]:
-    """What TrainingArguments take, by the names of 5.23 or the `older` ones of 4.57, what is said
-    by that, and what they do instead of what they have no word for. Of a script, they say what
-    is `known` alone."""
+    """TrainingArguments, the facts in them, and substitutes for facts that they cannot express.
+
+    Names are those of transformers 5.23, or the `older` ones of 4.57. For a script only `known`
+    settings are taken.
+    """
     config = best.config
     instead: tuple[str, ...] = ()
     found, says = shared_arguments(config)
@@ -98,15 +100,15 @@ def arguments(
     found |= checkpointing
     if known is not None:
         found = {name: value for name, value in found.items() if _FACTS.get(name) in known}
-        if "deepspeed" in found:  # the script's own, as Trainer fills it in
+        if "deepspeed" in found:  # Trainer fills in the script's own config
             found["deepspeed"] |= {"gradient_clipping": "auto"}
         instead = instead if "checkpointing" in known else ()
     return found, says, instead
 
 
 def with_liger(best: Best, says: set[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Arguments by which a Trainer never holds all logits, and words for that; none where they
-    are not needed, or where liger-kernel does not run."""
+    """Arguments with which a Trainer never holds all logits, and a note on it. Empty if they are
+    not needed, or liger-kernel does not run."""
     if best.config.loss != "chunked" or best.device_kind == "cpu" or best.known is not None:
         return {}, ()
     says.add("loss")
@@ -114,7 +116,7 @@ def with_liger(best: Best, says: set[str]) -> tuple[dict[str, Any], tuple[str, .
 
 
 def shared_arguments(config: Config) -> tuple[dict[str, Any], set[str]]:
-    """The arguments that LLaMA-Factory takes too, and what is said by them."""
+    """The arguments that LLaMA-Factory takes, too, and the facts in them."""
     says = {*BATCHES, "dtype", "compile"}
     found: dict[str, Any] = {
         "per_device_train_batch_size": config.micro_batch,
@@ -131,7 +133,7 @@ def shared_arguments(config: Config) -> tuple[dict[str, Any], set[str]]:
 
 
 def export(best: Best) -> Exported:
-    """`hf.json`, `hf-4.json` for transformers before 5.23, and `hf.py`, which takes the right
+    """`hf.json`, `hf-4.json` for transformers before 5.23, and `hf.py`, which reads the right
     one."""
     new, says, instead = arguments(best, known=best.known)
     old, older_says, olders = arguments(best, older=True, known=best.known)
@@ -147,7 +149,7 @@ def export(best: Best) -> Exported:
 
 
 def is_older() -> bool:
-    """Whether the transformers that is installed has the older names; False where none is."""
+    """Whether the installed transformers has the older names; False without transformers."""
     try:
         major, minor = metadata.version("transformers").split(".")[:2]
     except metadata.PackageNotFoundError:
@@ -156,7 +158,7 @@ def is_older() -> bool:
 
 
 def _checkpointing(kind: str, older: bool) -> tuple[dict[str, Any], bool]:
-    """The arguments for it, and whether they say all of it."""
+    """The arguments for checkpointing, and whether they fully express it."""
     name = "gradient_checkpointing" if older else "activation_checkpointing"
     if kind == "none":
         return {name: False}, True
@@ -171,8 +173,7 @@ def _checkpointing(kind: str, older: bool) -> tuple[dict[str, Any], bool]:
 
 
 def with_own_rate(config: dict[str, Any]) -> dict[str, Any]:
-    """DeepSpeed's `config` for a Trainer, which refuses a rate that is not its own unless it is to
-    fill it in."""
+    """DeepSpeed's `config` with "auto" as rate: a Trainer refuses another rate than its own."""
     if "optimizer" not in config:
         return config
     optimizer, own = config["optimizer"], ("betas", "eps", "muon_lr", "adam_lr")
@@ -185,6 +186,6 @@ def with_own_rate(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def enabled(config: dict[str, Any]) -> dict[str, bool]:
-    """A Trainer's `bf16` and `fp16` beside DeepSpeed's `config`, which have to say the same: under
-    `torch_autocast` weights would become what these say."""
+    """A Trainer's `bf16` and `fp16`, which have to match DeepSpeed's `config`. Under
+    `torch_autocast` they would set the dtype of weights."""
     return {name: config[name]["enabled"] for name in ("bf16", "fp16")}

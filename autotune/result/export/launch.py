@@ -1,4 +1,4 @@
-"""A script that starts a training run as its probes were started: ranks and environment."""
+"""A script that starts a training run with the ranks and environment of its probes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _ENV_FILE = "launch-deepspeed.env"
 
 
 def _positions(best: Best, ranks: int) -> str:
-    """The devices that were measured on: of "cuda:2,3" these, else the first."""
+    """The devices of the measurement: 2 and 3 for "cuda:2,3", else the first ones."""
     options = best.provenance.get("options")
     asked = str(options.get("device", "")) if isinstance(options, dict) else ""
     named = re.fullmatch(r"cuda:(\d+(?:,\d+)*)", asked)
@@ -76,8 +76,8 @@ def _positions(best: Best, ranks: int) -> str:
 
 
 def export(best: Best) -> Exported:
-    """`launch.sh`. It starts the script that was tuned. For a built-in model it starts a script of
-    yours, which reads its settings from another export."""
+    """`launch.sh`. It starts the tuned script. For a built-in model it starts a script of yours,
+    which reads its settings from another export."""
     config = best.config
     ranks, on_cpu, several = config.ranks_on_a_node, best.device_kind == "cpu", config.nodes > 1
     variables = dict(best.exports.get("env", {}))
@@ -122,7 +122,7 @@ def _deepspeed(config: Config, *, on_cpu: bool) -> str:
     if config.nodes > 1:
         each = f" --num_gpus={ranks}" if machines(config) else ""  # else the file's slots
         return f'--hostfile "$HOSTFILE" --num_nodes={config.nodes}{each}'
-    # --num_gpus would pass over CUDA_VISIBLE_DEVICES.
+    # With --num_gpus the launcher ignores CUDA_VISIBLE_DEVICES.
     return (
         f"--num_accelerators={ranks}" if on_cpu else '--include "localhost:$CUDA_VISIBLE_DEVICES"'
     )

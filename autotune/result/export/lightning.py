@@ -43,7 +43,7 @@ def export(best: Best) -> Exported:
         case "deepspeed":
             says |= {*OF_DEEPSPEED, "optimizer"}
             imports = "from lightning.pytorch.strategies import DeepSpeedStrategy\n"
-            # Lightning refuses these in DeepSpeed's config, and fills them in itself.
+            # Lightning refuses these in DeepSpeed's config: it sets them itself.
             own = ("gradient_accumulation_steps", "train_batch_size")
             probed = {k: v for k, v in best.exports["deepspeed"].items() if k not in own}
             strategy = f"DeepSpeedStrategy(config={probed!r})"
@@ -51,7 +51,7 @@ def export(best: Best) -> Exported:
             precision = "32-true" if autocast else _MIXED[config.dtype].replace("-mixed", "-true")
             schedule = f"accumulate_grad_batches={config.grad_accum},"
         case "fsdp":
-            # Lightning's is FSDP1: what is sharded together is for its user to say.
+            # Lightning has FSDP1: the user says which modules are sharded together.
             sharding = "FULL_SHARD" if config.zero_stage == 3 else "SHARD_GRAD_OP"
             imports = "from lightning.pytorch.strategies import FSDPStrategy\n"
             strategy = f'FSDPStrategy(sharding_strategy="{sharding}")'

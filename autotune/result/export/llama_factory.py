@@ -24,14 +24,14 @@ def export(best: Best) -> Exported:
     """`llama-factory.yaml`, to be merged into one that names model and data."""
     config = best.config
     found, says = shared_arguments(config)
-    says.remove("compile")  # it compiles the whole model, and not its blocks
+    says.remove("compile")  # it compiles the whole model, not its blocks
     says |= {"seq_len", "param_dtype", "lora"}
     files: dict[str, dict[str, Any]] = {}
     found |= {
         "cutoff_len": config.seq_len,
         "bf16": config.dtype == "bf16" and config.param_dtype != "bf16",
         "pure_bf16": config.param_dtype == "bf16",
-        "finetuning_type": "full",  # adapters, where nothing is said
+        "finetuning_type": "full",  # the default is adapters
     }
     if (lora := best.lora) is not None:
         found |= {
@@ -58,9 +58,9 @@ def export(best: Best) -> Exported:
     if config.engine == "deepspeed":
         says |= {*OF_DEEPSPEED, "optimizer"}
         settings = with_own_rate(best.exports["deepspeed"])
-        # It says all of dtypes, and stage 3 is refused beside pure_bf16.
+        # pure_bf16 sets all dtypes, and is refused beside stage 3.
         if config.param_dtype == "fp32" and config.zero_stage == 3:
-            says.discard("param_dtype")  # weights would be of the type that they were saved in
+            says.discard("param_dtype")  # weights would keep their saved dtype
         found |= {"deepspeed": _DEEPSPEED, **enabled(settings), "pure_bf16": False}
         files[_DEEPSPEED] = settings
         comments.append(BESIDE.format(_DEEPSPEED))

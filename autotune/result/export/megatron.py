@@ -12,12 +12,12 @@ _DEGREES = {"tp": "tensor-model", "pp": "pipeline-model", "cp": "context"}
 
 
 def export(best: Best) -> Exported:
-    """`megatron.sh`, to be sourced: it sets the array AUTOTUNE_ARGS. Of a script it has what that
-    was told, or was seen to do."""
+    """`megatron.sh`, to be sourced: it sets the array AUTOTUNE_ARGS. For a script it only has
+    known settings."""
     config = best.config
     says = {*BATCHES, "depth", "width", "seq_len", "dtype"}
     instead = fallback(config.checkpointing) if best.knows("checkpointing") else ()
-    flags = [  # and which field of a result says it
+    flags = [  # with the field of a result
         ("depth", f"--num-layers {config.depth}"),
         ("seq_len", f"--seq-length {config.seq_len}"),
         ("micro_batch", f"--micro-batch-size {config.micro_batch}"),
@@ -40,7 +40,7 @@ def export(best: Best) -> Exported:
         says.add("optimizer")
         flags.append(("optimizer", f"--optimizer {_OPTIMIZERS[config.optimizer]}"))
     if config.zero_stage == 1 and config.offload == "none":
-        # It shares the optimizer's state, as stage 1 does.
+        # It shards the optimizer's state, as stage 1 does.
         says |= {"zero_stage", "offload"}
         flags.append(("zero_stage", "--use-distributed-optimizer"))
     if config.checkpointing in ("none", "full") or instead:

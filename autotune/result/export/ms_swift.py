@@ -13,7 +13,7 @@ _COMPILED = {
     "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": "true",
     "ACCELERATE_DYNAMO_USE_DYNAMIC": "false",
 }
-"""As probes do it: blocks alone are compiled, for the shape that they have."""
+"""As in probes: only blocks are compiled, for fixed shapes."""
 _USAGE = "Usage: swift sft ms-swift.yaml --model MODEL --dataset DATA"
 _SEEN = (
     "Let it see {} GPUs, by CUDA_VISIBLE_DEVICES: it spreads a model over those that no rank has."
@@ -21,7 +21,7 @@ _SEEN = (
 
 
 def export(best: Best) -> Exported:
-    """`ms-swift.yaml`, whose `ENV` has what its torchrun is told."""
+    """`ms-swift.yaml`, whose `ENV` sets up its torchrun."""
     config, comments = best.config, [_USAGE]
     found, says, instead = arguments(best, older=True)
     says |= {"seq_len", "attention", "lora", "param_dtype", "allocator", *machines(config)}
@@ -42,10 +42,10 @@ def export(best: Best) -> Exported:
         "ENV": variables,
         "max_length": config.seq_len,
         "torch_dtype": weights,
-        "tuner_type": "full",  # adapters, where nothing is said
+        "tuner_type": "full",  # the default is adapters
     }
     if config.engine != "deepspeed" and config.param_dtype == "bf16":
-        found["bf16"] = False  # it is autocast, and weights in bf16 need none
+        found["bf16"] = False  # it means autocast; weights in bf16 need none
     if config.attention != "auto":
         found["attn_impl"] = config.attention
     if (lora := best.lora) is not None:
@@ -53,11 +53,11 @@ def export(best: Best) -> Exported:
             "tuner_type": "lora",
             "lora_rank": lora.rank,
             "lora_alpha": lora.alpha,
-            "lora_dropout": 0.0,  # some, where nothing is said
+            "lora_dropout": 0.0,  # the default is above 0
             "lora_dtype": weights,
             "target_modules": list(lora.targets) or ["all-linear"],
         }
-    if config.engine == "fsdp":  # it takes both in one
+    if config.engine == "fsdp":  # one argument takes both
         found["fsdp"] = {name: found.pop(name) for name in ("fsdp", "fsdp_config")}
     if config.optimizer == "muon" and config.engine == "ddp":
         says.add("optimizer")

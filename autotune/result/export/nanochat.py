@@ -8,7 +8,7 @@ from autotune.result.export.nodes import checked, torchrun
 
 
 def export(best: Best) -> Exported:
-    """`nanochat.sh`, which starts a pre-training run with its own arguments after these."""
+    """`nanochat.sh`, which starts a pre-training run and appends its own arguments."""
     config = best.config
     says = {*BATCHES, "depth", "seq_len", "world_size", "nodes"}
     says |= {"optimizer"} if config.optimizer == "muon" else set()

@@ -27,7 +27,7 @@ def apply(config):
 '''
 _AC = {"full": "FullAC", "selective": "SelectiveAC"}
 _COMPILE = {
-    # After torchtitan 0.3 it is None that is off, and there is no `enable`.
+    # After torchtitan 0.3 None is off, and there is no `enable`.
     "off": 'CompileConfig() if hasattr(CompileConfig, "enable") else None',
     "on": 'CompileConfig(components=["model"])',
 }
@@ -36,7 +36,7 @@ _DEGREES = {"tp": "tensor", "pp": "pipeline", "cp": "context"}
 
 
 def export(best: Best) -> Exported:
-    """`torchtitan_config.py`. Of a script it has what that was told, or was seen to do."""
+    """`torchtitan_config.py`. For a script it only has known settings."""
     config = best.config
     says = {*BATCHES, "seq_len", "compile", "reduce_dtype"}
     says |= set() if config.dtype == "fp16" else {"dtype"}
@@ -54,12 +54,12 @@ def export(best: Best) -> Exported:
         "training.max_context_length": config.seq_len,
     }
     after = "always" if config.zero_stage == 3 else "never"
-    settings = {  # and which field of a result says it
+    settings = {  # with the field of a result
         "training.max_norm": ("", CLIP_NORM),
         "training.mixed_precision_param": ("dtype", _DTYPE.get(config.dtype, "float32")),
         "training.mixed_precision_reduce":
             ("reduce_dtype", _DTYPE.get(config.reduce_dtype, "float32")),
-        # They are on where nobody says anything; what was measured had none.
+        # They are on by default; the measurement had none.
         "training.disable_cuda_graphs": ("", True),
         "parallelism.data_parallel_replicate_degree": ("", 1 if sharded else config.world_size),
         "parallelism.data_parallel_shard_degree": ("", config.world_size if sharded else 1),

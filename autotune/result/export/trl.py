@@ -56,7 +56,7 @@ def export(best: Best) -> Exported:
         says.add("param_dtype")
         of_model["dtype"] = _DTYPE["bf16" if config.param_dtype == "bf16" else "fp32"]
     found |= {"max_length": config.seq_len, "model_init_kwargs": of_model}
-    if config.loss == "chunked":  # of TRL before 1.16; later ones have no other
+    if config.loss == "chunked":  # an option of TRL before 1.16; later ones have no other loss
         says.add("loss")
         found["loss_type"] = "chunked_nll"
     files: dict[str, Any] = {"trl.json": found, "trl_config.py": _PYTHON}

@@ -15,13 +15,13 @@ class Costs:
 
     live_build: Build | None = None
     start_s: Callable[[Build], float] = lambda build: 3.0
-    """Of starting a group for a build without a live group."""
+    """To start a group for a build without a live group."""
     compile_s: Callable[[Build], float] = lambda build: 0.0
-    """Of compiling for another shape in a live group of it."""
+    """To compile another shape in a live group of the build."""
     probe_s: float = 2.0
-    """Of warm-up and timed steps of a short step."""
+    """For warm-up and timed steps, if steps are short."""
     steps: int = 8
-    """Steps that a probe runs at least."""
+    """The least steps of a probe."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,7 +29,7 @@ class Ask:
     """The candidates that may be proposed, and the facts about them."""
 
     allowed: Codes
-    """Places in the space of the candidates that may be proposed; never empty."""
+    """Indices in the space of the candidates that may be proposed; never empty."""
     pending: tuple[Candidate, ...] = ()
     """Candidates whose probes have not ended."""
     fitting: tuple[Candidate, ...] = ()
@@ -37,6 +37,6 @@ class Ask:
     costs: Costs = Costs()
     least_chance: float = 0.5
     """The least chance of fitting that is worth a probe, once something fits and others are
-    likelier. The search knows its losses and its remaining budget."""
+    likelier."""
     exactly: Candidate | None = None
     """The candidate that must be proposed."""

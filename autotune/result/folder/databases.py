@@ -46,7 +46,7 @@ MANIFEST_IN_STUDY = "manifest"
 
 
 class UnreachableError(OSError):
-    """A database that does not answer, or that others keep locked; it may answer again."""
+    """A database does not answer, or others keep it locked; it may answer later."""
 
 
 class Database:
@@ -81,7 +81,7 @@ class Database:
 
     @classmethod
     def tables(cls, url: str) -> set[str]:
-        """Raises OSError or SQLAlchemyError where no study can be written."""
+        """Raises OSError or SQLAlchemyError if no study can be written."""
         from sqlalchemy import inspect
 
         with cls._connected(url) as connection:
@@ -90,7 +90,7 @@ class Database:
 
     @classmethod
     def _spelled(cls, url: str) -> str:
-        """`url` with what it leaves to the current folder. Raises UsageError for no good one."""
+        """`url` with an absolute path. Raises UsageError for a bad one."""
         raise NotImplementedError
 
     @classmethod
@@ -112,8 +112,8 @@ class Database:
 
     @classmethod
     def as_it_is(cls, url: str) -> RDBStorage:
-        """Raises where it is not of this version of Optuna."""
-        with cls._making(url):  # Optuna completes what it finds half made
+        """Raises if its tables are of another version of Optuna."""
+        with cls._making(url):  # Optuna completes half-made tables
             return RDBStorage(cls.of_engine(url), cls.options, skip_table_creation=True)
 
     @classmethod
@@ -152,7 +152,7 @@ class Database:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """One transaction: Optuna's commits within it are none."""
+        """One transaction: Optuna's own commits have no effect within it."""
         from sqlalchemy.exc import SQLAlchemyError
 
         assert self._storage is not None, "`open` comes before this"
@@ -166,7 +166,7 @@ class Database:
                 try:
                     yield
                 finally:
-                    lost = connection.invalidated  # whatever went on to use it complains of
+                    lost = connection.invalidated  # the error may come from a later use
                     sessions.remove()
                     sessions.configure(bind=engine)
         except (StorageInternalError, SQLAlchemyError) as error:
@@ -174,7 +174,7 @@ class Database:
             raise kind(errno.EIO, _why(error), self.url) from error
 
     def _made(self) -> RDBStorage:
-        """With Optuna's tables."""
+        """The storage with Optuna's tables."""
         with self._making(self.url):
             return RDBStorage(self.of_engine(self.url), self.options)
 
@@ -183,11 +183,11 @@ class Database:
         raise NotImplementedError
 
     def _may_answer(self, error: BaseException | None) -> bool:
-        """Whether what failed for `error` may work again later."""
+        """Whether a retry may work after `error`."""
         raise NotImplementedError
 
     def _claim(self, study: optuna.Study) -> None:
-        """Note whose this part of `study` is. Its folder may have been moved, but not copied."""
+        """Note the folder of this part of `study`. It may have been moved, but not copied."""
         key = f"folder-{self.part}" if self.part else "folder"
         here = self._folder.path.absolute()
         there = Path(study.user_attrs.get(key, here))
@@ -215,7 +215,7 @@ class _Sqlite(Database):
         if path.exists():
             return super().tables(url)
         with tempfile.TemporaryFile(dir=next(each for each in path.parents if each.exists())):
-            return set()  # SQLite would make it
+            return set()  # SQLite would create the file
 
     @classmethod
     def _check_writable(cls, connection: Connection) -> None:
@@ -224,7 +224,7 @@ class _Sqlite(Database):
     def _made(self) -> RDBStorage:
         path = _sqlite_path(self.url)
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():  # whole at once: others may make it, or look at it, meanwhile
+        if not path.exists():  # made whole: others may make it, or look at it, meanwhile
             new = path.with_name(f"{path.name}.{token_hex(4)}.tmp")
             RDBStorage(f"sqlite:///{new}", self.options).engine.dispose()
             try:
@@ -251,11 +251,11 @@ class _Sqlite(Database):
 
 @contextmanager
 def _turn(folder: Path) -> Iterator[None]:
-    """Have nobody else begin a write to a database in `folder`.
+    """Keep others from beginning a write to a database in `folder`.
 
-    SQLite has no queue: it looks ten times a second whether a lock is free, and who writes again
-    at once takes it in between. Here who wrote last has to wait for who comes next. SQLite keeps
-    the database whole without this, so it is waited for no longer than for a lock.
+    SQLite has no queue: waiting writers look ten times a second for a free lock. A process that
+    writes again at once takes it in between. Here it has to wait for the next one. SQLite keeps
+    the database whole without this, so the wait is no longer than for a lock.
     """
     place = os.open(folder, os.O_RDONLY)
     try:
@@ -269,7 +269,7 @@ def _turn(folder: Path) -> Iterator[None]:
 
 
 def _taken(file: int) -> bool:
-    """Whether this process locks `file` from now on."""
+    """Whether this process got the lock of `file`."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -278,7 +278,7 @@ def _taken(file: int) -> bool:
 
 
 def _sqlite_path(url: str) -> Path:
-    """Raises UsageError where `url` names no file."""
+    """Raises UsageError if `url` names no file."""
     path = url.removeprefix("sqlite:///")
     if path == url or not path or path == ":memory:" or re.search("[?%{}]", path):
         raise UsageError(
@@ -296,7 +296,7 @@ class _Postgres(Database):
         "connect_args": {
             "connect_timeout": 3, "keepalives_idle": 5, "keepalives_interval": 2,
             "keepalives_count": 3, "tcp_user_timeout": 15_000,
-            "prepare_threshold": None,  # a pool in between may hand each transaction elsewhere
+            "prepare_threshold": None,  # a pool may send each transaction to another server
         },
     }  # fmt: skip
 
@@ -335,13 +335,13 @@ class _Postgres(Database):
     @classmethod
     @contextmanager
     def _making(cls, url: str) -> Iterator[None]:
-        """One makes the tables, others wait."""
+        """One process makes the tables, others wait."""
         with cls._connected(url) as connection:
             connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('optuna'))")
             yield
 
     def _lock(self, connection: Connection) -> None:
-        """Its holder is let go where it says nothing for a minute, frozen or cut off."""
+        """The server frees the lock if its holder is silent for a minute, frozen or cut off."""
         connection.exec_driver_sql(
             "SELECT set_config('idle_in_transaction_session_timeout', '60s', true),"
             " pg_advisory_xact_lock(hashtextextended(%s, 0))",
@@ -387,14 +387,14 @@ def _cause(error: Exception) -> BaseException | None:
 
 
 def _why(error: Exception) -> str:
-    """In a line. Servers say why on the first one, then what to look at."""
+    """`error` in one line. Servers put the reason on the first one."""
     cause = _cause(error)
     said = getattr(cause, "strerror", None) or str(getattr(cause, "orig", cause)).strip()
     return said.splitlines()[0].rstrip(".") if said else type(cause).__name__
 
 
 def _named_in(folder: Path) -> tuple[str, str] | None:
-    """Study and part that lie in `folder`; None where there is none."""
+    """Study and part that lie in `folder`; None if there is none."""
     try:
         found = manifest.read(folder)
     except UsageError:

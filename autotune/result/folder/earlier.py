@@ -1,4 +1,4 @@
-"""Earlier studies, found in the folder that results go to: those whose measurements compare."""
+"""Earlier studies with comparable measurements, found in the folder of results."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MOST_SEEN = 60
 
 
 def learn(now: Manifest, asked: str | None, by_default: bool) -> Manifest:
-    """`now` with what the studies measured that lie in the folder `asked`, or are that folder.
+    """`now` with measurements of the studies in the folder `asked`, or of that one study.
 
-    Without one it is the folder that the study of `now` lies in, if that is so `by_default`, and
-    `is_ours`: any other may have studies of other people. The newest come first. Only studies on
-    the same devices and software count; of those on emulated ones, the memory.
+    Without `asked`, `by_default` takes the folder around the study of `now`, if it `is_ours`:
+    others may have studies of other people. The newest come first. Only studies on the same
+    devices and software count; from emulated devices, only their memory.
 
     Raises:
         UsageError: there is no such folder.
@@ -46,7 +46,7 @@ def learn(now: Manifest, asked: str | None, by_default: bool) -> Manifest:
     for folder in newest_first(place):
         if left == 0 or len(found) == MOST_STUDIES:
             break
-        with suppress(Exception):  # whatever is wrong with it, this study does without
+        with suppress(Exception):  # this study does without a damaged one
             study = _earlier(folder, now)
             if study is not None:
                 found.append(replace(study, seen=study.seen[:left]))
@@ -55,13 +55,14 @@ def learn(now: Manifest, asked: str | None, by_default: bool) -> Manifest:
 
 
 def context_bytes(out: Path, asked: str | None) -> dict[str, int]:
-    """What a process on a GPU holds beside torch's memory, by the name of the GPU: as the newest
-    study saw it that `learn` would look at for a study in `out`, and that trained with one rank.
+    """Bytes of a process on a GPU beside torch's memory, by the name of the GPU.
+
+    They are from the newest one-rank study that `learn` would find for a study in `out`.
     """
     place = _place(out, asked)
     found: dict[str, int] = {}
     for folder in newest_first(place) if place is not None else ():
-        with suppress(Exception):  # whatever is wrong with it, there may be others
+        with suppress(Exception):  # skip a damaged one
             of = manifest.read(folder)
             devices = of.fingerprint["devices"]
             name = devices["devices"][0]["name"]
@@ -74,14 +75,14 @@ def context_bytes(out: Path, asked: str | None) -> dict[str, int]:
 
 
 def _place(out: Path, asked: str | None) -> Path | None:
-    """Where a study in `out` looks for earlier ones."""
+    """The folder in which a study in `out` looks for earlier ones."""
     if asked is not None:
         return None if asked == NOTHING else Path(asked)
     return out.parent if is_ours(out.parent) else None
 
 
 def newest_first(place: Path) -> Iterator[Path]:
-    """Folders of studies: `place`, and those in it. Of those that share a study, one."""
+    """Folders of studies: `place`, and those in it; one for each study."""
     known: set[str] = set()
     for folder in _folders(place):
         with suppress(UsageError):
@@ -106,10 +107,9 @@ def _folders(place: Path) -> Iterator[Path]:
 
 
 def _earlier(folder: Path, now: Manifest) -> Earlier | None:
-    """The measurements of the study in `folder`; None if they do not compare, or there are
-    none."""
+    """The measurements of the study in `folder`; None if there are no comparable ones."""
     then = manifest.read(folder)
-    then.asked()  # raises where this version would not take it
+    then.asked()  # raises if this version does not know an option
     same = not then.changes(now, of=("fingerprint",))
     if not same and not _weighs(then.fingerprint, now.fingerprint):
         return None
@@ -120,7 +120,7 @@ def _earlier(folder: Path, now: Manifest) -> Earlier | None:
 
 
 def _weighs(then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether emulated devices have the memory of those of `now`, with the same software."""
+    """Whether `then` has emulated devices with the memory and software of `now`."""
     if not then["devices"].get("emulated") or then["software"] != now["software"]:
         return False
     of_then, of_now = (each["devices"]["devices"][0]["name"] for each in (then, now))

@@ -18,7 +18,7 @@ class Ending(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether the study did all that its budget allowed; the others can go on."""
+        """Whether the study did all that its budget allowed; others can go on."""
         return self in (Ending.FOUND, Ending.NOTHING_FITS)
 
 
@@ -26,4 +26,4 @@ class Ending(StrEnum):
 class StudyEnd:
     code: Ending
     message: str = ""
-    """One line for the user; empty where a result was found."""
+    """One line for the user; empty after a result."""

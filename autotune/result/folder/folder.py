@@ -1,13 +1,13 @@
 """The study folder: what is in it, and where.
 
-manifest.json   what was asked, on what (manifest.py)
-optuna.log      Optuna's journal, the record of record: each trial with its outcome
-trials.csv      the same trials for people, one row as each ends
-logs/           stdout and stderr of every rank
-best.json       the result
-report.html     all of it, to look at (show/view/)
-exports/        the same in other tools' words
-lock            who is writing here now (files.py)
+- manifest.json   the options, devices and software (manifest.py)
+- optuna.log      Optuna's journal, the record of record: each trial with its outcome
+- trials.csv      the same trials for people, one row as each ends
+- logs/           stdout and stderr of every rank
+- best.json       the result
+- report.html     a page with all of it (show/view/)
+- exports/        the result as other tools' configurations
+- lock            the process that writes here now (files.py)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Folder:
         self.logs = path / "logs"
 
     def prepare(self) -> None:
-        """Make what has to be there, and remove what ranks left whose study was killed.
+        """Make the folders, and remove temporary files of a killed study's ranks.
 
         Raises OSError.
         """

@@ -1,7 +1,7 @@
-"""Optuna's study, the record of record: each trial with its outcome, finals, and how runs ended.
+"""Optuna's study, the record of record: each trial with its outcome, finals, and ends of runs.
 
-Whatever interrupts a study, its storage holds what was told. What else is written in the folder
-can be made from it.
+However a study is interrupted, its storage has all told trials. The other files can be made from
+it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from autotune.wire.budget import Clock, StopFlag
 
 T = TypeVar("T")
 
-# The state each verdict has in Optuna: what was measured, what did not fit, what broke.
+# Optuna's state for each verdict: measured, did not fit, broke.
 _STATES = {
     Verdict.OK: TrialState.COMPLETE,
     Verdict.OOM: TrialState.PRUNED,
@@ -70,9 +70,9 @@ _BEYOND = 1.0
 class Journal:
     """Owner of a study's trials: Optuna's study of them, and the table for people.
 
-    Other processes may work on the same study, where its storage is shared: then each trial has
-    its `owner`. What one writes is one transaction in which no other writes, and is written again
-    where the storage did not answer, so each looks first what is there already.
+    If its storage is shared, other processes may work on the same study, and each trial has its
+    `owner`. Each write is a transaction without other writers. It is repeated if the storage did
+    not answer, so it first looks for the earlier try.
     """
 
     def __init__(
@@ -137,9 +137,9 @@ class Journal:
         reached.
 
         Raises:
-            UsageError: what is there cannot be read back.
+            UsageError: the study cannot be read back.
         """
-        # Optuna warns of each query that a server did not answer; that is said once, here.
+        # Optuna warns of each query without an answer; here one note is enough.
         level = optuna.logging.ERROR if storage.shared else optuna.logging.WARNING
         optuna.logging.set_verbosity(level)
         try:
@@ -152,7 +152,7 @@ class Journal:
             journal = cls(optuna_study, space, objective, table=table, storage=storage)
         except (OSError, UsageError):
             raise
-        except Exception as error:  # whatever it is that a damaged storage makes Optuna raise
+        except Exception as error:  # Optuna raises all kinds of errors for a damaged storage
             raise UsageError(
                 f"{storage.where}: cannot be read back: {type(error).__name__}: {error!s:.200}"
             ) from error
@@ -168,7 +168,7 @@ class Journal:
         return journal
 
     def use(self, adapter: Adapter) -> None:
-        """Ask the sampler of `adapter` from now on."""
+        """Use the sampler of `adapter` from now on."""
         self._adapter = adapter
         self.optuna_study.sampler = adapter
 
@@ -185,7 +185,7 @@ class Journal:
             self._processes.stop()
             self._patience = None
             leave = self._processes.leave
-            with suppress(OSError):  # they find out
+            with suppress(OSError):  # else they find out by missing beats
                 self._write(lambda: leave(self.optuna_study))
 
     @property
@@ -239,8 +239,8 @@ class Journal:
 
     @property
     def sessions(self) -> list[dict[str, Any]]:
-        """The arguments of every run of this study, also of the first. If the storage does not
-        answer, those that are known."""
+        """The arguments of every run of this study, the first included. If the storage does not
+        answer, the known ones."""
         with suppress(UnreachableError):
             self._sessions = self._write(lambda: sessions_in(self.optuna_study.user_attrs))
         return self._sessions
@@ -261,8 +261,8 @@ class Journal:
     def tell(self, trial: Trial, record: Record) -> None:
         """Record a search trial: its outcome, its constraints, its state.
 
-        Intermediate values are step times. All attributes but the outcome are for people, who see
-        them in a table.
+        Intermediate values are step times. All attributes but the outcome are for tables that
+        people read.
         """
         outcome = record.outcome
         state, value = _told_as(outcome, self._objective)
@@ -286,7 +286,7 @@ class Journal:
                 return self.optuna_study.get_trials(deepcopy=False)[-1].number
             for name, excess in excesses.items():
                 trial.set_constraint(name, excess)
-            for number, step_s in steps_s.items():  # the trial would not report them twice
+            for number, step_s in steps_s.items():  # the trial refuses a second report
                 trial.storage.set_trial_intermediate_value(trial._trial_id, number, step_s)
             for name, each in shown.items():
                 trial.set_user_attr(name, each)
@@ -297,8 +297,8 @@ class Journal:
         self.append([record])
 
     def claim_final(self, choose: Callable[[News], Candidate | None]) -> int | None:
-        """The number of a new final of the candidate that `choose` returns; None if it returns
-        None. Other processes learn that it is being measured."""
+        """The number of a new final of the candidate that `choose` returns; None if there is none.
+        Other processes see that it runs."""
         self._asks += 1
         noted = self._noted({}, ask=f"#{self._asks}")  # no number to sort by
 
@@ -322,8 +322,8 @@ class Journal:
         return number
 
     def add_final(self, record: Record) -> None:
-        """Record a final: a measurement of a candidate that already has its trial. One for the
-        phases of a script is numbered with them."""
+        """Record a final: a measurement of a candidate that already has its trial. Launches for
+        the phases of a script share their numbers."""
         final = self._noted({
             "candidate": asdict(record.candidate), "outcome": asdict(record.outcome),
             "purpose": record.purpose,
@@ -343,13 +343,13 @@ class Journal:
         return self._write(lambda: past_of(self.optuna_study, self.part)).records
 
     def append(self, records: Sequence[Record]) -> None:
-        """Add them to trials.csv: also candidates that were never proposed, and results of other
-        processes."""
+        """Add `records` to trials.csv, also those of other processes, and of candidates that were
+        never proposed."""
         if self._table is not None and records:
             self._table.append(records)
 
     def _write(self, change: Callable[[], T]) -> T:
-        """Make a change in one go; again where the storage did not answer.
+        """Make a change in one transaction; repeat it if the storage did not answer.
 
         Raises OSError.
         """
@@ -368,7 +368,7 @@ class Journal:
                 patience = self._patience
                 if patience is None or patience.ended:
                     raise
-                if tries == 1:  # after the first one, connections were made anew
+                if tries == 1:  # by then, all connections are new
                     patience.note(f"{self._where}: {error.strerror}; waiting for it")
                 if not patience.pause(tries):
                     raise
@@ -426,7 +426,7 @@ class Journal:
         return {**attributes, "owner": self._processes.own, **more}
 
     def _there(self, noted: Mapping[str, Any]) -> FrozenTrial | None:
-        """The trial of this process that was written although the answer was lost."""
+        """This process's trial that was written although the answer got lost."""
         trials = self.optuna_study.get_trials(deepcopy=False) if self._again else []
         return next((t for t in trials if noted.items() <= t.user_attrs.items()), None)
 
@@ -462,7 +462,7 @@ def _name_value(optuna_study: optuna.Study, objective: Objective) -> None:
 def _end(optuna_study: optuna.Study, trial: FrozenTrial, objective: Objective) -> None:
     """End `trial`, which nobody probes any more."""
     state, value = TrialState.FAIL, None
-    if "outcome" in trial.user_attrs:  # it had ended, and all but its state was written
+    if "outcome" in trial.user_attrs:  # it ended, and only its state was not written
         outcome = msgspec.convert(trial.user_attrs["outcome"], Outcome)
         state, value = _told_as(outcome, objective)
     optuna_study.tell(trial.number, value, state)
@@ -482,10 +482,10 @@ def records_in(folder: Folder) -> list[Record]:
 
 
 def past_in(folder: Folder) -> Past:
-    """What the study in `folder` has come to so far. Nothing is written there.
+    """The past of the study in `folder`. Nothing is written there.
 
-    Raises UsageError where there is no study, OSError where its trials are gone, and whatever a
-    damaged storage makes Optuna raise.
+    Raises UsageError without a study, OSError without its trials, and any error that Optuna raises
+    for a damaged storage.
     """
     found = manifest.read(folder.path)
     return past_of(storage_of(folder, found).read(), found.part)
@@ -498,14 +498,14 @@ def _shown(outcome: Outcome, limits: Limits) -> dict[str, str | float]:
 
 
 def constraints(outcome: Outcome, limits: Limits) -> dict[str, float]:
-    """Optuna's constraint values: at most 0 where the memory fits, else the share it is over."""
+    """Optuna's constraint values: at most 0 if the memory fits, else the share above the limit."""
     peaks = outcome.measurement.peaks if outcome.measurement is not None else None
     device = host = 0.0
     if peaks is None or outcome.verdict not in _WEIGHED:
         return {"device_memory": _BEYOND, "host_memory": host}
     if outcome.verdict != Verdict.OVER_HOST_CEILING:
         device = peaks.device_bytes / limits.limit_bytes - 1
-    if outcome.verdict == Verdict.OVER_CEILING:  # one that is unstable has no peak over it
+    if outcome.verdict == Verdict.OVER_CEILING:  # the peak of an unstable one may be below it
         device = max(device, 1e-3)
     else:
         host = peaks.host_bytes / limits.host_limit_bytes - 1

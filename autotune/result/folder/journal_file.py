@@ -19,7 +19,7 @@ from autotune.result.folder.manifest import IN_JOURNAL
 
 
 class JournalFile:
-    """A file of JSON lines, of one study. Whatever interrupts it, only its end can be torn."""
+    """A file of JSON lines, of one study. An interruption can only tear its end."""
 
     shared = False
     part = ""
@@ -52,7 +52,8 @@ class JournalFile:
 
 
 class _NoLock(JournalFileOpenLock):
-    """The whole folder is held already (files.py), and a lock file could outlive its process."""
+    """No lock: the whole folder is held already (files.py), and a lock file could outlive its
+    process."""
 
     def acquire(self) -> bool:
         return True
@@ -62,13 +63,13 @@ class _NoLock(JournalFileOpenLock):
 
 
 class _Backend(JournalFileBackend):
-    """Optuna's, which writes lines one by one; nobody else writes to the file."""
+    """Optuna's backend, which writes lines one by one. Nobody else writes to the file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path), _NoLock(str(path)))
         self._lines = sum(1 for _ in path.open("rb"))
         self._waiting: list[dict[str, Any]] | None = None
-        """What is written when a `together` ends; None outside of one."""
+        """Lines to write at the end of a `together`; None outside one."""
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -97,12 +98,10 @@ class _Backend(JournalFileBackend):
 
 
 def repair(path: Path) -> int:
-    """Cut a torn last line off Optuna's journal; returns the bytes that were cut.
-
-    A file that is not there has nothing torn.
+    """Cut a torn last line off Optuna's journal; returns the number of cut bytes.
 
     Raises:
-        UsageError: a line before the last one is damaged; nothing was changed.
+        UsageError: a line before the last one is damaged; the file is as it was.
     """
     data = path.read_bytes() if path.exists() else b""
     whole = 0

@@ -1,7 +1,7 @@
-"""manifest.json: what a study was asked, and on what; and whether that is still so.
+"""manifest.json: a study's options, devices and software; and their changes since.
 
-A study is resumed only where its measurements compare with new ones: the same space, devices and
-software. What differs is named, and may be accepted by its name.
+A study is resumed only if new measurements compare with its own: the same space, devices and
+software. The user may accept named differences.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from autotune.space.workload import Workload
 
 SCHEMA_VERSION: Literal[1] = 1
 IN_JOURNAL = "autotune"
-"""The name of Optuna's study in the journal of a folder, which has no other."""
+"""The name of Optuna's study in the journal of a folder."""
 _FOR_GOOD = ("space.workload", "space.axes", "space.size")
-"""Paths that no `--accept-changed` can bridge: other candidates follow from them."""
+"""Paths that no `--accept-changed` can accept: they mean other candidates."""
 
 Changes = dict[str, tuple[Any, Any]]
-"""Path of a field to what it was and what it is."""
+"""Path of a field to its old and new value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +43,11 @@ class Manifest:
     space: dict[str, Any]
     fingerprint: dict[str, Any]
     earlier: list[Earlier]
-    """Measurements of earlier studies. They are kept here, so that their folders may go."""
+    """Measurements of earlier studies, kept here, since their folders may be deleted."""
     study_name: str = IN_JOURNAL
     """The name of Optuna's study."""
     part: str = ""
-    """The part that a joined folder is in the study; empty for the first folder."""
+    """The part of a joined folder in the study; empty for the first folder."""
 
     def write(self, folder: Path) -> None:
         """Raises OSError."""
@@ -58,12 +58,12 @@ class Manifest:
         return json.dumps(asdict(self), indent=2) + "\n"
 
     def asked(self, flag: str = "") -> Options:
-        """The options that the study was started with, checked as those of a command line are.
+        """The study's options, checked as those of a command line.
 
-        `flag` asked for the study; `--resume` of its folder if it is empty.
+        `flag` is for messages; if empty, `--resume` of the folder.
 
         Raises:
-            UsageError: there is one that this version does not know or would not take.
+            UsageError: this version does not know or accept an option.
         """
         try:
             return Options.from_json(self.options)
@@ -72,7 +72,7 @@ class Manifest:
             raise UsageError(f"{flag}: its options: {error}") from error
 
     def limits(self) -> Limits:
-        """What a configuration may use: a resumed study keeps it, as its verdicts stand on it.
+        """Memory limits. A resumed study keeps them, since its verdicts depend on them.
 
         Raises:
             UsageError: the manifest has none.
@@ -83,12 +83,12 @@ class Manifest:
             raise UsageError(f"--resume {self.folder}: {MANIFEST}: {error}") from error
 
     def workload(self) -> Workload:
-        """Of the study's space. Raises what `Workload.from_json` does."""
+        """The workload of the study's space. Raises as `Workload.from_json` does."""
         return Workload.from_json(self.space["workload"])
 
     def of_any_devices(self) -> Manifest:
-        """A copy with the kinds of devices, without their identity and number: each process of a
-        study has its own."""
+        """A copy with the kinds of devices, without their identity and number: these differ among
+        a study's processes."""
         known = self.fingerprint.get("devices", {})
         devices = {k: v for k, v in known.items() if k not in ("nodes", "unlike")}
         kinds: list[dict[str, Any]] = []
@@ -112,7 +112,7 @@ class Manifest:
 def manifest_of(
     options: Options, space: Space, fingerprint: dict[str, Any], folder: Path, argv: Sequence[str]
 ) -> Manifest:
-    """What a study with these `options` stands on now: devices and software by `fingerprint`."""
+    """The manifest of a new study; `fingerprint` has devices and software."""
     in_storage = f"{folder.absolute().name}-{token_hex(4)}"
     made = Manifest(
         schema_version=SCHEMA_VERSION,
@@ -124,14 +124,14 @@ def manifest_of(
         earlier=[],
         study_name=in_storage if options.output.storage else IN_JOURNAL,
     )
-    return parsed(json.loads(made.text()))  # as it will be read back
+    return parsed(json.loads(made.text()))  # exactly as it is read back
 
 
 def read(folder: Path, flag: str = "--resume ") -> Manifest:
     """The manifest of the study in `folder`, which `flag` named.
 
     Raises:
-        UsageError: there is no study, or none that this version can go on with.
+        UsageError: there is no study, or this version cannot go on with it.
     """
     path = folder / MANIFEST
     try:
@@ -150,12 +150,12 @@ def read(folder: Path, flag: str = "--resume ") -> Manifest:
 
 
 def check(then: Manifest, now: Manifest, accepted: Set[str], flag: str = "--resume") -> Changes:
-    """What is not as it was, all of it `accepted`: by the name of the field, or of what holds it.
+    """The changes since `then`, all of them `accepted`: by the name of a field, or of its parent.
 
-    `flag` asked for it.
+    `flag` is for messages.
 
     Raises:
-        UsageError: something else differs.
+        UsageError: something else changed.
     """
     changes = then.changes(now)
     anew = f"start a new study in another folder than {now.folder}"
@@ -182,7 +182,7 @@ def _named(accepted: Set[str], changes: Changes) -> Set[str]:
 
 
 def parsed(body: Any) -> Manifest:
-    """What was written of one, as JSON types. Raises ValueError."""
+    """A manifest from JSON types. Raises ValueError."""
     return msgspec.convert(body, Manifest)
 
 
@@ -198,7 +198,7 @@ def _differences(path: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any
 
 
 def _about_equal(then: Any, now: Any) -> bool:
-    """Sizes to 1 %: what a kernel keeps for itself differs from boot to boot."""
+    """Sizes to 1 %: a kernel keeps another amount of memory after each boot."""
     known = isinstance(then, int | float) and isinstance(now, int | float)
     return known and abs(then - now) <= 0.01 * abs(then)
 

@@ -1,4 +1,4 @@
-"""The past of a study by Optuna's records: of this process, and of others."""
+"""The past of a study by Optuna's records, of this process and of others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autotune.space.candidate import Candidate
 from autotune.space.outcome import Outcome, Record
 
 FINAL = "final-"
-"""First part of the attributes of finals. One without an outcome is not measured yet."""
+"""Prefix of the attributes of finals. A final without an outcome is not measured yet."""
 Known = Set[tuple[str, int]]
 """Purposes and numbers of records."""
 
@@ -30,7 +30,7 @@ class Lost:
     elapsed_s: float
     """On the budget's clock."""
     why: str
-    """Names it."""
+    """The reason, which names the node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +42,13 @@ class Past:
     records: list[Record]
     """Trials and finals, in the order in which they ended."""
     interrupted: list[Candidate]
-    """Candidates that were asked for and have no outcome, in that order."""
+    """Candidates with a trial but without an outcome, in the order of their trials."""
     round_begun: bool
     """Whether a trial of their round was probed. If not, the round may have been incomplete."""
     suspects: set[Candidate]
     """Candidates in whose probes the study died more than once."""
     spent_s: float
-    """Used budget, as far as is known."""
+    """The used budget, as far as known."""
     budget_s: float | None
     """The whole budget of the last run; None before the first."""
     ended: StudyEnd | None
@@ -69,13 +69,13 @@ class News:
     finals: tuple[Candidate, ...] = ()
     """Candidates of their finals that run now."""
     at_work: bool = False
-    """Whether one of them may still tell something."""
+    """Whether one of them may still tell a result."""
 
 
 def past_of(optuna_study: optuna.Study, part: str = "") -> Past:
-    """Read a study back, for the folder of its `part`; what runs is nobody's past.
+    """Read a study back, for the folder of its `part`, without running trials.
 
-    Raises all kinds of errors where its storage is damaged.
+    Raises all kinds of errors if its storage is damaged.
     """
     seen = optuna_study.user_attrs
     trials = optuna_study.get_trials(deepcopy=False)
@@ -120,9 +120,9 @@ def past_of(optuna_study: optuna.Study, part: str = "") -> Past:
 def told(
     trials: list[FrozenTrial], seen: Mapping[str, Any], part: str, known: Known = frozenset()
 ) -> Iterator[Record]:
-    """What is not `known` of `trials`, and of the finals among their study's attributes `seen`.
+    """Records that are not `known`, of `trials` and of finals in the study's attributes `seen`.
 
-    A log is named with the process that has it, where that is not of this `part`.
+    The name of a log has its process in front, unless that is of this `part`.
     """
     for trial in trials:
         if "outcome" in trial.user_attrs and ("search", trial.number) not in known:
@@ -144,8 +144,8 @@ def finals_in(seen: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def of_part(name: str, part: str) -> str:
-    """The attribute of a folder's part: "ended" is the end of its last run, "lost" its lost
-    nodes."""
+    """The name of an attribute of a folder's part: "ended" for the end of its last run, "lost" for
+    its lost nodes."""
     return f"{name}-{part}" if part else name
 
 

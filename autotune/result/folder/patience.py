@@ -15,7 +15,7 @@ LONGEST_S = 2.0
 
 
 GRACE_S = 10.0
-"""Enough for a server to start again."""
+"""Seconds in which a server can start again."""
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Patience:
     stop: StopFlag
     note: Callable[[str], None]
     _until: float = math.inf
-    """Of `time.monotonic`."""
+    """A reading of `time.monotonic`."""
 
     def pause(self, tries: int) -> bool:
         """Wait before the next try; False if there is none."""

@@ -1,8 +1,8 @@
 """The processes that work on one study in a database, and which of them live.
 
-Each beats: it changes an attribute of the study every few seconds. Nobody reads another's clock.
-Who misses so many beats of ours is given up; while the database is away nobody beats, and so
-nobody is.
+Each beats: it changes an attribute of the study every few seconds. Clocks are not compared. A
+process counts as dead after so many of our beats without one of its own. While the database does
+not answer, nobody beats, and nobody is given up.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import optuna
 BEAT_S = 10.0
 MISSED = 6
 ENDS_S = 10.0
-"""Seconds to wait for the last beat."""
+"""Seconds to wait for the end of the last beat."""
 _ENTERED, _BEAT, _IDLE = "process-", "beat-", "idle-"
-"""Beginnings of names of attributes: who it is; its last beat, None when it has left; and whether
-it has nothing left to do. The second is written by a thread of its own."""
+"""Prefixes of attributes: the process's identity; its last beat, None after it left; and whether
+it is idle. A thread of its own writes the beat."""
 
 Attributes = Mapping[str, Any]
 """Attributes of the study."""
 
 
 class Processes:
-    """This one and the others."""
+    """This process and the others."""
 
     def __init__(self, look: Callable[[], optuna.Study], part: str) -> None:
         """`look` opens a view of the study."""
@@ -46,8 +46,8 @@ class Processes:
         """Number of our beats in a row without a beat of another process."""
 
     def enter(self, optuna_study: optuna.Study) -> None:
-        """Replace the process that worked in this folder before. This one holds the folder, so
-        that one is dead."""
+        """Replace the process that worked in this folder before. It is dead, since this one holds
+        the folder."""
         for name, who in optuna_study.user_attrs.items():
             if name.startswith(_ENTERED) and who["part"] == self._part:
                 optuna_study.set_user_attr(_BEAT + name.removeprefix(_ENTERED), None)
@@ -79,19 +79,19 @@ class Processes:
         return seen.get(_BEAT + who) is not None and self._missed.get(who, 0) < MISSED
 
     def at_work(self, seen: Attributes) -> bool:
-        """Whether another living process may still tell something."""
+        """Whether another living process may still tell a result."""
         others = _processes(seen) - {self.own}
         return any(self.lives(seen, who) and not seen.get(_IDLE + who) for who in others)
 
     def _run(self) -> None:
         optuna_study: optuna.Study | None = None
         while not self._left.wait(BEAT_S):
-            with suppress(Exception):  # it is away; the next beat tries again
+            with suppress(Exception):  # the database does not answer; the next beat tries again
                 optuna_study = optuna_study or self._look()
                 self.beat(optuna_study)
 
     def beat(self, optuna_study: optuna.Study) -> None:
-        """Show that this process lives, and see who else does."""
+        """Show that this process lives, and look at the others' beats."""
         self._beats += 1
         mine = {"beats": self._beats, "elapsed_s": self._elapsed_s()}
         optuna_study.set_user_attr(_BEAT + self.own, mine)

@@ -1,4 +1,4 @@
-"""Where numbers come from: devices, software and environment, as JSON types."""
+"""The provenance of numbers: devices, software and environment, as JSON types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune.space.space import Space
 
 
 def fingerprint(device: Device, space: Space) -> dict[str, Any]:
-    """Devices and software: what must be equal for two measurements to compare."""
+    """Devices and software, which must be equal to compare two measurements."""
     return {
         "kind": device.kind,
         "devices": device.fingerprint(),
@@ -23,7 +23,7 @@ def fingerprint(device: Device, space: Space) -> dict[str, Any]:
 
 
 def rank_versions(records: Sequence[Record]) -> dict[str, str]:
-    """What the ranks said of their own software."""
+    """The versions of their software, as ranks reported them."""
     return next((r.outcome.versions for r in records if r.outcome.versions is not None), {})
 
 
@@ -41,11 +41,10 @@ _TELLING = (
     "MALLOC_",
     "LD_PRELOAD",
 )
-"""Beginnings of the environment variables that change what a step costs."""
+"""Prefixes of environment variables that change the cost of a step."""
 
 
 def environment(own: Mapping[str, str]) -> dict[str, Any]:
-    """What ranks ran under that had these variables of their `own`: allocator, thread and
-    communication settings."""
+    """Variables of allocator, threads and communication in ranks that had these of their `own`."""
     ranks = dict(os.environ) | dict(own)
     return {"variables": {k: v for k, v in sorted(ranks.items()) if k.startswith(_TELLING)}}

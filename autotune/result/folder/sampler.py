@@ -21,16 +21,16 @@ class Sampler:
     """Proposes one of the candidates that an `Ask` allows."""
 
     round = 1
-    """Trials of one build that a study asks for at once."""
+    """Number of trials of one build that a study asks for at once."""
     base: BaseSampler | None = None
-    """A sampler of Optuna, which is told of trials; None if none is behind this one."""
+    """The sampler of Optuna behind this one, which is told of trials; None if there is none."""
 
     def propose(self, ask: Ask, optuna_study: OptunaStudy, trial: FrozenTrial) -> int:
-        """The place in the space of one of the candidates that `ask` allows."""
+        """The index in the space of one of the candidates that `ask` allows."""
         raise NotImplementedError
 
     def why_stop(self, ask: Ask) -> str | None:
-        """Why no further candidate is worth a probe; None where one may be."""
+        """Why no further candidate is worth a probe; None if one may be."""
         return None
 
 
@@ -54,7 +54,7 @@ class Adapter(BaseSampler):
     def ask(
         self, optuna_study: OptunaStudy, ask: Ask, attributes: Mapping[str, Any] | None = None
     ) -> Asked:
-        """A new trial of `optuna_study`, whose sampler this is, with these `attributes`."""
+        """A new trial of `optuna_study` with these `attributes`; this is the study's sampler."""
         self._ask = ask
         noted = dict(attributes or {})
         if self._sampler.base is not None:  # it wants to know the trial
@@ -62,7 +62,7 @@ class Adapter(BaseSampler):
             for name, value in noted.items():
                 trial.set_user_attr(name, value)
             return Asked(trial, candidate_of(trial.params))
-        # Written at once, parameters and all, that is the fastest.
+        # Writing it at once, with its parameters, is the fastest.
         new = create_trial(state=TrialState.RUNNING)
         chosen = self.sample_relative(optuna_study, new, self._distributions)
         chosen = {name: chosen[name] for name in self._distributions}
@@ -112,7 +112,7 @@ class Adapter(BaseSampler):
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
-    """The axes as Optuna sees them: numbers on a log scale where they double, else categories.
+    """The axes for Optuna: numbers that double are on a log scale, others are categories.
 
     An axis such as 1,2,4,8 enters as the range 1 to 8, so that a sampler knows its order.
     """
@@ -131,10 +131,10 @@ def params(candidate: Candidate) -> dict[str, Any]:
 
 
 def candidate_of(params: dict[str, Any]) -> Candidate:
-    """The candidate that a trial's parameters name: those of its space's axes."""
+    """The candidate of a trial's parameters."""
     return Candidate(**{axis: params[axis] for axis in AXES if axis in params})
 
 
 def named(params: dict[str, Any]) -> bool:
-    """Whether a trial's parameters name a candidate. A trial may have ended before it had any."""
+    """Whether a trial's parameters name a candidate. A trial may end before it has any."""
     return params.keys() >= AXES.keys() - set(ASKED_AXES)

@@ -25,7 +25,7 @@ class Storage(Protocol):
     """The storage of one study."""
 
     where: str
-    """For messages."""
+    """The name of the place, for messages."""
     shared: bool
     """Whether other processes may work on the study."""
     part: str
@@ -36,34 +36,35 @@ class Storage(Protocol):
         ...
 
     def open(self) -> tuple[optuna.Study, int]:
-        """The study, made where it is not there, and the torn bytes that were cut off.
+        """The study, made if there is none, and the number of torn bytes that were cut off.
 
         Raises:
-            UsageError: what is there is damaged, or another folder's.
+            UsageError: the study is damaged, or another folder's.
         """
         ...
 
     def read(self) -> optuna.Study:
-        """The study as it is; nothing is written. Raises whatever is wrong with it."""
+        """The study as it is; nothing is written. Raises all kinds of errors."""
         ...
 
     def again(self) -> optuna.Study:
-        """The study that `open` found, with nothing remembered of writes that failed."""
+        """The study that `open` found, without memory of failed writes."""
         ...
 
     def together(self) -> AbstractContextManager[None]:
-        """A context whose writes get there at once, as it ends: each that comes alone waits for
-        the disk. No other process writes meanwhile.
+        """A context that sends all its writes together at its end: each write waits for the disk.
+        No other process writes meanwhile.
 
         Raises:
-            OSError: none of them got there. `UnreachableError` where they may later, or, if it
-                was the answer that got lost, where they are.
+            UnreachableError: a retry may work, or only the answer got lost.
+            OSError: nothing was written.
         """
         ...
 
 
 def storage_of(folder: Folder, of: Manifest) -> Storage:
-    """Of the study in `folder`, whose manifest is `of`. Raises UsageError for no known one."""
+    """The storage of the study in `folder`, whose manifest is `of`. Raises UsageError for an
+    unknown one."""
     url = of.options.get("storage")
     if url is None:
         return JournalFile(folder.optuna_log)
@@ -71,12 +72,10 @@ def storage_of(folder: Folder, of: Manifest) -> Storage:
 
 
 def checked(url: str) -> str:
-    """`url` with what it leaves to the current folder; checks that studies can be kept there.
-
-    Nothing is written.
+    """`url` with an absolute path, after a check that it can hold studies. Nothing is written.
 
     Raises:
-        UsageError: they cannot.
+        UsageError: it cannot.
     """
     return _kind(url).checked(url)
 
@@ -88,10 +87,10 @@ def place_of(url: str, name: str) -> str:
 
 
 def manifest_in(place: str) -> tuple[str, Manifest]:
-    """The database that `place` is in, and what the study there was asked.
+    """The database of `place`, and the manifest of the study there.
 
     Raises:
-        UsageError: there is no such study, or none that this version can join.
+        UsageError: there is no such study, or this version cannot join it.
     """
     path, query, rest = place.partition("?")
     path, _, name = path.rpartition("/")

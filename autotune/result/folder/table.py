@@ -28,7 +28,7 @@ COLUMNS = {
     "verdict": WORD, "tokens_per_s": NUMBER, "model_flops_per_s": NUMBER, "step_s_median": NUMBER,
     "peak_device_bytes": COUNT, "peak_host_bytes": COUNT, "predicted_peak_bytes": COUNT,
     "started_s": NUMBER, "probe_s": NUMBER, "witness": WORD, "reason": WORD,
-    # The names above are a contract, in this order; what follows is detail and may grow.
+    # The names above are a contract, in this order; the details below may grow.
     "number": COUNT, "kind": WORD, "key": WORD, "group_start_s": NUMBER, "warmup_s": NUMBER,
     "timed_s": NUMBER, "step_s_low": NUMBER, "step_s_high": NUMBER, "steps": COUNT,
     "samples_per_s": NUMBER, "peak_reserved_bytes": COUNT, "peak_allocated_bytes": COUNT,
@@ -56,7 +56,7 @@ class Table:
         )  # fmt: skip
 
     def rewrite(self, records: Sequence[Record]) -> None:
-        """Make it anew, of `records`. Raises OSError."""
+        """Write it anew from `records`. Raises OSError."""
         ordered = sorted(records, key=lambda r: r.outcome.started_s)
         write_whole(self.path, _frame(ordered).to_csv(index=False))
 
@@ -79,12 +79,12 @@ def load_trials(folder: str | Path) -> pd.DataFrame:
 
 
 def _frame(records: Sequence[Record]) -> pd.DataFrame:
-    # As objects: beside an unknown value, pandas would write every number of bytes as a float.
+    # As objects: with one unknown value pandas would make all numbers of a column floats.
     return pd.DataFrame([row(r) for r in records], columns=list(COLUMNS), dtype=object)
 
 
 def row(record: Record) -> dict[str, object]:
-    """`record` under the names of `COLUMNS`, in their order; None where nothing is known. Most are
+    """`record` under the names of `COLUMNS`, in their order; unknown values are None. Most are
     names of fields. A field of the outcome goes before one of its measurement."""
     candidate, outcome = record.candidate, record.outcome
     found = outcome.measurement

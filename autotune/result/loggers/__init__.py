@@ -14,11 +14,11 @@ from autotune.space.space import Limits
 
 
 def write(name: str, records: Sequence[Record], limits: Limits, folder: Path) -> Path:
-    """Write `records` of the study in `folder` with the logger `name`, in the place of what it
-    wrote before; returns where that is.
+    """Write `records` of the study in `folder` with the logger `name`, and replace its earlier
+    files. Returns their folder.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the files cannot be written.
     """
     logger = LOGGERS[name].load()
     place: Path = folder / logger.FOLDER

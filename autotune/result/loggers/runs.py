@@ -1,4 +1,4 @@
-"""What trackers and tables of trials show of a record: axes, figures, and its step times."""
+"""The content of a record for trackers and tables: axes, figures, and its step times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autotune.space.outcome import Outcome, Record, Verdict
 from autotune.space.space import Limits
 
 CURVE = "timed_step_s"
-"""What trackers call `Run.step_times`; `step_s` is the median."""
+"""The name of `Run.step_times` in trackers; `step_s` is the median."""
 _GIB = 2**30
 
 
@@ -28,7 +28,7 @@ class LoggedRun:
 
 
 def runs_of(records: Sequence[Record], limits: Limits) -> list[LoggedRun]:
-    """Of what was probed, in the order of time. Axes are those that are not plain everywhere."""
+    """A run for each probe, in the order of time. Axes that are plain everywhere are left out."""
     probed = [r for r in records if r.outcome.verdict != Verdict.SKIPPED]
     probed.sort(key=lambda r: r.outcome.started_s)
     axes = {
@@ -50,7 +50,7 @@ def runs_of(records: Sequence[Record], limits: Limits) -> list[LoggedRun]:
 
 
 def figures(outcome: Outcome, limits: Limits) -> dict[str, float]:
-    """What was measured, to 4 digits; nothing of what is not known."""
+    """The measured values, to 4 digits; unknown ones are left out."""
     found = outcome.measurement
     peaks = found.peaks if found is not None else outcome.peaks
     known: dict[str, float | None] = {}

@@ -1,4 +1,4 @@
-"""Event files of TensorBoard: a run each, which its hparams tab compares."""
+"""Event files of TensorBoard: one for each run. Its hparams tab compares them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write(runs: Sequence[LoggedRun], folder: Path) -> None:
 
 
 def _library() -> Any:
-    """tensorboardX, which would import torch to know its type of tensors."""
+    """tensorboardX, kept from importing torch for its type of tensors."""
     hidden = "torch" not in sys.modules
     if hidden:
         sys.modules["torch"] = None  # type: ignore[assignment]

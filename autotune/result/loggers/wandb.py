@@ -1,4 +1,4 @@
-"""Runs of Weights & Biases that no server knows of: `wandb sync` sends them to one."""
+"""Offline runs of Weights & Biases: `wandb sync` sends them to a server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write(runs: Sequence[LoggedRun], folder: Path) -> None:
 
 
 def _write(run: LoggedRun, study: Path) -> None:
-    settings = wandb.Settings(  # which a run changes
+    settings = wandb.Settings(  # a run changes it
         mode="offline", root_dir=str(study), console="off", silent=True, disable_git=True,
         save_code=False, x_disable_stats=True, x_disable_meta=True, x_save_requirements=False,
     )  # fmt: skip
@@ -43,7 +43,7 @@ def _write(run: LoggedRun, study: Path) -> None:
 
 @contextmanager
 def _kept_to(own: str) -> Iterator[None]:
-    """Has wandb keep in `own` what it would write to the home directory, and report nothing."""
+    """Has wandb write to `own` instead of the home directory, and report nothing."""
     said = {
         "WANDB_CACHE_DIR": own, "WANDB_CONFIG_DIR": own, "WANDB_DATA_DIR": own,
         "WANDB_ERROR_REPORTING": "false",

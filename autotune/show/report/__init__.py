@@ -1,4 +1,4 @@
-"""What a study tells people while it runs and when it ends. One base class, `Reporter`."""
+"""Reports of a study while it runs and at its end. `Reporter` is the base class."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from autotune.wire.stopping import Phase
 
 
 class Reporter:
-    """Hears of a study's events, and does nothing; `started` comes first."""
+    """Gets a study's events, and does nothing; `started` comes first."""
 
     def started(self, space: Space, budget_s: float, folder: Path) -> None:
         """The study begins; its clock runs from here."""
 
     def restored(self, records: Sequence[Record], incumbent: Record | None) -> None:
-        """An earlier run of the study ended with these trials and finals."""
+        """An earlier run of the study left these trials and finals."""
 
     def probing(self, purpose: str, candidate: Candidate, until_s: float, slot: int = 0) -> None:
-        """A trial begins in a `slot`; its purpose is that of its record. The part of the budget
-        for this purpose ends `until_s` after the study began, at the latest."""
+        """A trial begins in a `slot`; its purpose is that of its record. Its part of the budget
+        ends at most `until_s` after the study began."""
 
     def phase(self, phase: Phase, steps: int, slot: int = 0) -> None:
-        """Phase of the probe in a slot, with the timed steps so far. Threads call this often: it
-        must cost nothing."""
+        """The phase of the probe in a slot, with its timed steps so far. Threads call this often,
+        so it must be cheap."""
 
     def told(self, record: Record, incumbent: Record | None) -> None:
         """A trial ended; `incumbent` is the best one now."""
 
     def note(self, text: str) -> None:
-        """A remark of one line, e.g. why the search stopped. Threads call this too."""
+        """A remark of one line, e.g. why the search stopped. Threads call this, too."""
 
     def finished(self, best: Best, path: Path) -> None:
         """The study ended and wrote `best` to `path`, its best.json."""
@@ -42,4 +42,4 @@ class Reporter:
         """Give the terminal back. May be called at any time, and more than once."""
 
     def abandon(self) -> None:
-        """Give the terminal back from within a signal handler; the process ends right after."""
+        """Give the terminal back in a signal handler, right before the process ends."""

@@ -17,11 +17,11 @@ from autotune.wire.settings import Axis
 
 _Columns = Mapping[str, Callable[[Cell], str]]
 _LEFT = {"candidate", "measured", *(axis.label for axis in AXES.values() if axis.words)}
-"""Columns of words; all others are numbers, and end below each other."""
+"""Columns of words; all others are right-aligned numbers."""
 
 
 def cells_table(best: Best, width: int) -> Table:
-    """A row for each cell, with its axes in one column where `width` is too little for more."""
+    """A row for each cell. If `width` is small, one column has all its axes."""
     candidates = [cell.config.candidate for cell in best.cells]
     values = {name: {getattr(c, name) for c in candidates} for name in AXES}
     axes = shown_axes(values, of_script=best.config.model.startswith(SCRIPTS))
@@ -41,7 +41,7 @@ def cells_table(best: Best, width: int) -> Table:
 
 
 def _texts(cells: Sequence[Cell], columns: _Columns) -> dict[str, list[str]]:
-    """Those of the `columns` that any of `cells` has, by name."""
+    """The texts of `cells` by column, without empty columns."""
     texts = {name: [text(cell) for cell in cells] for name, text in columns.items()}
     return {name: column for name, column in texts.items() if any(column)}
 
@@ -71,12 +71,12 @@ def _table(
 
 
 def joules(measured: Measured) -> str:
-    """Of a token; empty where that is not known."""
+    """Joules of a token, as text; empty if unknown."""
     return f"{measured.joules_per_token:.3g}" if measured.joules_per_token else ""
 
 
 def same_batch_table(best: Best) -> Table:
-    """What every micro_batch came to, where all of them make the same batch."""
+    """The best result of every micro_batch, if all make the same batch."""
     cells, config = best.same_batch, best.config
     most = max(cell.measured.tokens_per_s for cell in cells)
     replicas = "ranks" if config.replicas == config.world_size else "replicas"
@@ -121,14 +121,14 @@ def _value(cell: Cell, name: str) -> str:
 
 
 def evidence(cell: Cell) -> str:
-    """How well it was measured, in a word or two."""
+    """The quality of its measurement, in a word or two."""
     if cell.confirmed:
         return "confirmed"
     return "stopped early" if cell.verdict == Verdict.PRUNED else "once"
 
 
 def _samples(cell: Cell, best: Best) -> str:
-    """Its samples/s, where these are the objective, or there are no tokens."""
+    """Its samples/s, if they are the objective, or there are no tokens."""
     shown = best.objective == "samples_per_s" or cell.config.has_samples_alone
     return si(cell.measured.samples_per_s) if shown else ""
 

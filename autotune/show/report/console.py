@@ -12,8 +12,8 @@ MIN_WIDTH, MAX_WIDTH = 40, 140
 
 
 class Forgiving:
-    """A stream whose reader may have gone, as in `| head -1`: what it cannot write is lost. What
-    it has no letter for is a "?"."""
+    """A stream that ignores errors of writing, as after `| head -1`. Characters that it cannot
+    encode become "?"."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -33,7 +33,7 @@ class Forgiving:
 
 
 class _Fitted(Console):
-    """As wide as its terminal is at the moment, within limits."""
+    """Has the present width of its terminal, within limits."""
 
     most = MAX_WIDTH
 
@@ -44,8 +44,8 @@ class _Fitted(Console):
 
 
 def console_for(stream: TextIO, width: int | None = None, most: int = MAX_WIDTH) -> Console:
-    """One that prints plain text on `stream`, `width` characters wide or as wide as it is, but
-    `most` of them."""
+    """A console for plain text on `stream`. It has `width` characters, else the stream's width, at
+    most `most`."""
     file = cast(TextIO, Forgiving(stream))
     # In a notebook, rich would put every line into an element of its own.
     console = _Fitted(
@@ -56,8 +56,8 @@ def console_for(stream: TextIO, width: int | None = None, most: int = MAX_WIDTH)
 
 
 def _encoding(stream: TextIO) -> str:
-    """That of `stream`; of a terminal for which the user set the C locale it is ASCII, whatever
-    Python makes of that (PEP 540)."""
+    """The encoding of `stream`. For a terminal with the C locale it is ASCII, though Python takes
+    UTF-8 (PEP 540)."""
     said = os.environ.get("PYTHONIOENCODING") or os.environ.get("PYTHONUTF8")
     if stream.isatty() and os.environ.get("LC_ALL") in ("C", "POSIX") and not said:
         return "ascii"

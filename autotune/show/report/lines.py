@@ -1,7 +1,7 @@
-"""Trials as lines: a candidate with the names of its axes, and what came of it.
+"""Trials as lines: a candidate with the names of its axes, and its result.
 
-The result stands below its candidate where a line has no room for both. A log's lines have room
-for everything.
+If a line has no room for both, the result is below the candidate. Lines of a log have room for
+all.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from autotune.units import gib
 
 _VERDICT_WIDTH = 6
 _BESIDE = 45
-"""Characters kept beside a candidate, for what its probe is doing."""
+"""Characters beside a candidate for the state of its probe."""
 _STYLES = {Verdict.OK: "green", Verdict.PRUNED: "dim", Verdict.SKIPPED: "dim"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lines:
-    """Trials of `space` on `console`, as wide as that is at the moment."""
+    """Trials of `space` on `console`, in its present width."""
 
     space: Space
     budget_s: float
@@ -47,7 +47,7 @@ class Lines:
         return lines
 
     def trial(self, record: Record, elapsed_s: float) -> list[Text]:
-        """One trial that ended `elapsed_s` after the study began, and what came of it."""
+        """A trial that ended `elapsed_s` after the study began, with its result."""
         verdict, measured = record.outcome.verdict, record.outcome.measurement
         number = "" if record.number is None else str(record.number)
         start = self._start(minutes(elapsed_s), number, record.purpose)
@@ -85,21 +85,21 @@ class Lines:
         )
 
     def beside(self, candidate: Candidate, text: Text, indent: int) -> Text:
-        """`candidate` and `text`, after `indent` characters: in one line, or below each other. As
-        `text` grows up to what is kept for it, nothing moves."""
+        """`candidate` and `text`, after `indent` characters: in one line, or below each other.
+        `text` may grow up to `_BESIDE` characters without moving anything."""
         width = self.console.width - indent
         if self._words_width + 2 + max(_BESIDE, text.cell_len) <= width:
             return Text.assemble("  ".join(self._named(candidate, aligned=True)), "  ", text)
         return Text("\n").join([*map(Text, wrapped(self._named(candidate), width)), text])
 
     def _start(self, time: str, number: str, purpose: str) -> str:
-        """What stands before the candidate, as wide in the whole study."""
+        """The text before the candidate, with one width for the whole study."""
         time_width = max(5, len(minutes(self.budget_s)))
         return f"{time:>{time_width}} {number:>3} {purpose:<6} "
 
     @cached_property
     def _indent(self) -> str:
-        """Where that is not repeated."""
+        """Spaces as wide as that text."""
         return " " * len(self._start("", "", ""))
 
     def _lines(self, start: str, candidate: list[str], result: Text) -> list[Text]:
@@ -114,7 +114,8 @@ class Lines:
         ]
 
     def _named(self, candidate: Candidate, *, aligned: bool = False) -> list[str]:
-        """Each value with the name of its axis; all of an axis are as wide where `aligned`."""
+        """Each value with the name of its axis. If `aligned`, all values of an axis have one
+        width."""
         return [
             _label(axis)
             + printable(str(getattr(candidate, axis)), self.console).ljust(wide * aligned)
@@ -137,7 +138,7 @@ class Lines:
 
     @cached_property
     def _widest(self) -> dict[str, int]:
-        """The axes that tell candidates apart, and the characters of the widest value of each."""
+        """The axes with several values, and the width of the widest value of each."""
         return {
             axis.name: max(len(str(value)) for value in self.space.axes[axis.name])
             for axis in shown_axes(self.space.axes, of_script=self.space.workload.of_script)
@@ -150,5 +151,5 @@ class Lines:
 
 
 def _label(axis: str) -> str:
-    """What stands before a value. One of the user's own axes has its name in it."""
+    """The text before a value. Values of the user's own axes have their names in them."""
     return "" if axis == "own" else f"{AXES[axis].label} "

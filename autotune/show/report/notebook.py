@@ -1,4 +1,4 @@
-"""Reports below the cell of a notebook: one bar, which is written over itself."""
+"""Reports below the cell of a notebook: one bar, which overwrites itself."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from autotune.space.outcome import Objective, Record, Verdict
 from autotune.wire.stopping import Phase
 
 _EVERY_S = 0.5
-"""Between two bars: a notebook keeps all that a cell prints, overwritten bars too."""
+"""Seconds between two bars: a notebook keeps all output of a cell, overwritten bars, too."""
 
 
 class NotebookReporter(PlainReporter):
-    """A bar instead of a line per trial. A notebook knows the carriage return, and no more."""
+    """A bar instead of a line per trial. A notebook only supports the carriage return."""
 
     def __init__(
         self, console: Console, clock: Callable[[], float], objective: Objective = "flops"
@@ -31,7 +31,7 @@ class NotebookReporter(PlainReporter):
         self._counts: Counter[Verdict] = Counter()
         self._incumbent: Record | None = None
         self._drawn_s: float | None = None
-        """When there was a bar last; None where there is none to write over."""
+        """Time of the last bar; None if there is none to overwrite."""
         self._one_at_a_time = threading.RLock()
 
     def restored(self, records: Sequence[Record], incumbent: Record | None) -> None:
@@ -60,7 +60,7 @@ class NotebookReporter(PlainReporter):
             self._drawn_s = None
 
     def _print(self, *lines: Text) -> None:
-        """Leave the bar as it was, and go on below."""
+        """Keep the bar, and go on below it."""
         with self._one_at_a_time:
             self.close()
             super()._print(*lines)

@@ -1,4 +1,4 @@
-"""What a study maximises, for people."""
+"""The objective of a study, in words and numbers to show."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SCALES = {
     "samples_per_s": ("samples_per_s", "samples/s"),
     "tokens_per_joule": ("tokens_per_joule", "tokens/J"),
 }
-"""Of each objective: the column of it in a study's trials, and its name."""
+"""For each objective, its column in a study's trials, and its name."""
 
 
 def rate(value: float, objective: str) -> str:
@@ -22,7 +22,7 @@ def rate(value: float, objective: str) -> str:
 
 
 def of_objective(measured: Measured, objective: Objective | str) -> float:
-    """What a study with that objective maximises; 0 where it was not measured."""
+    """The value of that objective; 0 if it was not measured."""
     if objective == "tokens_per_joule":
         return 1 / measured.joules_per_token if measured.joules_per_token else 0.0
     rates = {"flops": measured.model_flops_per_s, "samples_per_s": measured.samples_per_s}
@@ -30,7 +30,7 @@ def of_objective(measured: Measured, objective: Objective | str) -> float:
 
 
 def interval(measured: Measured, objective: Objective | str) -> tuple[float, float, float]:
-    """Low, median and high of what a study with that objective maximises."""
+    """Low, median and high value of that objective."""
     value, step = of_objective(measured, objective), measured.step_s
     if not step.low:
         return value, value, value

@@ -27,7 +27,7 @@ candidate."""
 
 
 class StudyProgress:
-    """Where the probes of a study are, and were.
+    """The present and earlier phases of a study's probes.
 
     Another thread may ask for the `text`: attributes are replaced whole, never changed in place.
     """
@@ -36,11 +36,11 @@ class StudyProgress:
         self._clock = clock
         self._doing = _DOING | (_DOING_OF_SCRIPT if of_script else {})
         self._engine = ""
-        """Of the probe; empty before the first one."""
+        """The engine of the probe; empty before the first one."""
         self._now: tuple[Phase | None, int, float] = (None, 0, clock())
         """The phase, its steps, and when it began."""
         self._took_s: dict[tuple[str, Phase], list[float]] = {}
-        """By engine and phase of a start, in their order."""
+        """Seconds by engine and phase of a start, in the order of starts."""
 
     def begin(self, engine: str) -> None:
         """A probe on `engine` begins."""
@@ -53,7 +53,8 @@ class StudyProgress:
         return self._now[0] is Phase.DONE
 
     def phase(self, phase: Phase, steps: int) -> bool:
-        """The probe made so many steps of that phase; whether that began now. Called often."""
+        """The probe made so many steps of that phase. True if the phase began now. Called
+        often."""
         before, _, since_s = self._now
         if phase is not before:
             now_s = self._clock()
@@ -84,7 +85,7 @@ class StudyProgress:
     def _about_s(self, phase: Phase) -> int:
         """Seconds of `phase` in earlier starts; 0 if unknown.
 
-        The first start of an engine imports its library, which later ones need not.
+        The first start of an engine imports its library, later ones do not.
         """
         took_s = self._took_s.get((self._engine, phase), [])
         return round(statistics.median(took_s[1:] or took_s or [0.0]))

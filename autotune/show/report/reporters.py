@@ -1,4 +1,4 @@
-"""Which reporter suits a stream."""
+"""The choice of a reporter for a stream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autotune.space.outcome import Objective
 
 _LOG_WIDTH = 100
 _NOTEBOOK_WIDTH = 80
-"""Characters of a cell's output that a notebook shows without a bar to scroll."""
+"""Characters of a cell's output that a notebook shows without scrolling."""
 
 
 def reporter_for(
@@ -26,7 +26,7 @@ def reporter_for(
 ) -> Reporter:
     """The reporter that suits `stream`. `clock` gives the seconds of the study so far.
 
-    It raises nothing where it cannot print: a study goes on, whoever looks.
+    It raises nothing if it cannot print: the study goes on.
     """
     if Console().is_jupyter:
         return NotebookReporter(console_for(stream, _NOTEBOOK_WIDTH), clock, objective)

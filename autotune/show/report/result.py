@@ -1,4 +1,4 @@
-"""The result for people: every cell, the winner, what tied with it, what to be aware of."""
+"""The result on a terminal: every cell, the winner, ties, and cautions."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from autotune.wire.reports import DURING, EVALUATE, SAVE
 
 SHOWN_TIES = 4
 WAITS = 0.1
-"""Share of a step that waits for data, from which on the report mentions it."""
+"""From this share of a step on, the report mentions the wait for data."""
 FEW_PEAKS = 5
-"""Of fewer probes, the median error of their peaks says nothing."""
+"""The median error of fewer peaks is not shown."""
 UNSEEN = {EVALUATE: "evaluation", SAVE: "saving"}
 DOES = {EVALUATE: "evaluates", SAVE: "saves"}
 HOST_FULL = 0.8
-"""Share of the host's memory in use, above which more processes may not have room."""
+"""Above this used share of the host's memory, more processes may not have room."""
 
 
 class Caution(Enum):
-    """A warning for readers of the result, with what to do about it."""
+    """A warning for readers of the result, with a remedy."""
 
     EMULATED = (
         "Nothing was timed: memory was weighed on emulated GPUs, and speed is modelled. Run a"
@@ -95,14 +95,14 @@ def cautions(best: Best, micro_batches: Sequence[int]) -> tuple[Caution, ...]:
 
 
 def _batch_is_whole(best: Best) -> bool:
-    """Whether one micro-batch a rank is all of the global batch that was asked for."""
+    """Whether one micro-batch a rank makes the whole requested global batch."""
     options = best.provenance.get("options")
     asked = isinstance(options, dict) and options.get("global_batch") is not None
     return asked and best.config.grad_accum == 1
 
 
 def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, ...]) -> None:
-    """The result for people: every cell, the winner, what tied with it, what to be aware of."""
+    """Print every cell, the winner, ties, and cautions."""
     width = console.width
     finals = best.trials.get(FINALS, 0)
     trials = {Verdict(name): n for name, n in best.trials.items() if name != FINALS}
@@ -133,12 +133,12 @@ def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, 
 
 
 def sentences(best: Best) -> list[str]:
-    """The winner for people: speed, memory, how sure."""
+    """The winner in sentences: speed, memory, certainty."""
     return [_speed(best), *_waiting(best), _memory(best), *_phases(best), *_sure(best)]
 
 
 def _of_same_batch(best: Best) -> list[str]:
-    """Which micro_batch is best, and what another effective batch would change instead."""
+    """The best micro_batch, and the effect of another effective batch."""
     fastest = max(best.same_batch, key=lambda cell: cell.measured.tokens_per_s).config
     text = f"Fastest here: {product(fastest)}"
     if fastest != best.config:
@@ -153,7 +153,7 @@ def _of_same_batch(best: Best) -> list[str]:
 
 
 def configuration(config: Config) -> str:
-    """A configuration in the names of its flags; what is switched off is left out."""
+    """A configuration by its flags, without those that are off."""
     of_script = config.model.startswith(SCRIPTS)
     always = ("depth", "seq_len", "micro_batch", "checkpointing")[
         of_script : 3 if of_script else 4
@@ -171,7 +171,7 @@ def configuration(config: Config) -> str:
 
 
 def _named(axis: str, config: Config) -> str:
-    """A value with the name of its axis, which those of the user's own axes have already."""
+    """A value with the name of its axis; values of the user's own axes have it already."""
     value = getattr(config, axis)
     return str(value) if axis == "own" else f"{axis} {value}"
 
@@ -202,7 +202,7 @@ def _speed(best: Best) -> str:
 
 
 def _samples(best: Best) -> str:
-    """Those of a step."""
+    """The samples of a step."""
     measured, mix = best.measured, best.length_mix
     if mix is None or not (mix.by_tokens or best.config.pack == "on"):
         return f"{best.config.global_batch_samples} samples"
@@ -211,7 +211,7 @@ def _samples(best: Best) -> str:
 
 
 def _batches(best: Best) -> str:
-    """How batches of samples of different lengths are made."""
+    """The batches of samples of different lengths."""
     config, measured = best.config, best.measured
     if measured.real_share is None:
         return ""
@@ -228,13 +228,13 @@ def _batches(best: Best) -> str:
 
 
 def _spread(best: Best) -> str:
-    """The part of a step that compiling the shapes of a mix takes."""
+    """The part of a step for compiling the shapes of a mix."""
     spread_s, mix = best.measured.spread_s, best.length_mix
     if not spread_s or mix is None:
         return ""
     return (
-        f" All shapes of a run of {mix.run_steps} steps take {spread_s * mix.run_steps:.0f} s to"
-        f" compile, {spread_s * 1e3:.3g} ms a step, which the rates include."
+        f" Compiling all shapes takes {spread_s * mix.run_steps:.0f} s in {mix.run_steps} steps,"
+        f" {spread_s * 1e3:.3g} ms a step, which the rates include."
     )
 
 
@@ -276,7 +276,7 @@ def _memory(best: Best) -> str:
 
 
 def _phases(best: Best) -> list[str]:
-    """The peak of each phase of a script, and what was not seen of it."""
+    """The peak of each phase of a script, and its unseen phases."""
     said = []
     if best.measured.phases:
         each = (
@@ -294,7 +294,7 @@ def _times(count: int, seconds: float) -> str:
 
 
 def not_seen(unseen: Sequence[str] | None, *, asked: bool) -> list[str]:
-    """What a run of a script did not show, and how it would; it was `asked` for --phase-args."""
+    """The unseen phases of a script's run, and a remedy; `asked` if it ran with --phase-args."""
     if not unseen:
         return []
     names = " and ".join(UNSEEN[name] for name in unseen)
@@ -339,11 +339,11 @@ def _sure(best: Best) -> list[str]:
 
 
 PROBABLY = 0.5
-"""Of nothing less it is said that it is probably the best: many may be as fast."""
+"""From this probability on, another configuration is called probably the best."""
 
 
 def _undecided(best: Best) -> list[str]:
-    """That another configuration is likelier to be the best, and how to measure it."""
+    """A note if another configuration is likelier to be the best, and how to measure it."""
     sure, folder = best.sure, best.provenance.get("folder")
     if sure is None or sure.next is None or (sure.next_best or 0.0) <= PROBABLY:
         return []
@@ -352,7 +352,7 @@ def _undecided(best: Best) -> list[str]:
 
 
 def _differs(config: Config, best: Best) -> str:
-    """The axes in which `config` is not the winner."""
+    """The axes in which `config` differs from the winner."""
     one, winner = config.candidate, best.config.candidate
     return ", ".join(
         _named(axis, config) for axis in AXES if getattr(one, axis) != getattr(winner, axis)

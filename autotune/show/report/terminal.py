@@ -1,7 +1,7 @@
 """Reports on a terminal or in a log: `LiveReporter` redraws, `PlainReporter` only appends.
 
-Text from outside (reasons, paths) is made printable first, so that neither a terminal without
-UTF-8 nor an escape sequence in an error message can end or garble a study.
+Text from outside (reasons, paths) is made printable first. So neither a terminal without UTF-8 nor
+an escape sequence in an error message can end or garble a study.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from autotune.wire.stopping import Phase
 SHOW_CURSOR = b"\x1b[?25h\n"
 
 _LABEL = 8
-"""Characters of a line before what it says."""
+"""Characters of a line's label."""
 _FAILED = tuple(v for v in Verdict if not v.fits and v is not Verdict.SKIPPED)
 
 
@@ -98,7 +98,7 @@ class PlainReporter(Reporter):
         return self._lines
 
     def _new_header(self) -> list[Text]:
-        """What stands above trials, where it is not what was printed last."""
+        """The header of trials, unless it is the one that was printed last."""
         before, self._header = self._header, self._known.header()
         return [] if self._header == before else [Text(), *self._header]
 
@@ -109,8 +109,8 @@ class PlainReporter(Reporter):
 class LiveReporter(PlainReporter):
     """Keeps a few lines up to date; incumbents and failures scroll by above them.
 
-    The lines are redrawn from rich's own thread, so every attribute that they are drawn from is
-    replaced whole, never changed in place.
+    rich's own thread redraws the lines. So their attributes are replaced whole, never changed in
+    place.
     """
 
     _of_log = False
@@ -126,9 +126,9 @@ class LiveReporter(PlainReporter):
         self._rounds = 0
         self._incumbent: Record | None = None
         self._probes: dict[int, _Probe] = {}
-        """The last one of each slot."""
+        """The last probe of each slot."""
         self._recent = 0
-        """The slot in which something began last."""
+        """The slot in which a probe or phase began last."""
         self._of_script = False
         self._progress = {0: StudyProgress(clock)}
         """By slot."""
@@ -178,13 +178,13 @@ class LiveReporter(PlainReporter):
         self._live.stop()
 
     def abandon(self) -> None:
-        # Not through rich: what the signal interrupted may hold its locks, or the stream's buffer.
+        # Not through rich: the interrupted code may hold its locks, or the stream's buffer.
         if self._live.is_started:
             with suppress(OSError):
                 os.write(self._console.file.fileno(), SHOW_CURSOR)
 
     def drawn(self) -> Group:
-        """The lines that are kept up to date, as they are now."""
+        """The present state of the redrawn lines."""
         if self._lines is None:
             return Group()
         purpose, doing = self._doing()
@@ -213,7 +213,7 @@ class LiveReporter(PlainReporter):
         return Text.assemble(bar(shares, wide, self._console), text)
 
     def _finals(self) -> str:
-        """How long until they begin, or since they did."""
+        """The time until the finals, or since they began."""
         probe, finals_at_s = self._probe, self._finals_at_s
         if probe is None:
             return "after the search"
@@ -232,7 +232,7 @@ class LiveReporter(PlainReporter):
         return lines.beside(best.candidate, Text(text), _LABEL)
 
     def _doing(self) -> tuple[str, Text]:
-        """What the probe is for, and where it is."""
+        """The purpose of the probe, and its phase."""
         slot = self._shown
         probe, text = self._probes.get(slot), self._progress[slot].text
         if (others := len(self._running - {slot})) > 0:
@@ -248,7 +248,7 @@ class LiveReporter(PlainReporter):
 
     @property
     def _shown(self) -> int:
-        """The slot to tell of: where something began last, of those where a probe runs."""
+        """The slot to show: the most recent one with a running probe."""
         running = self._running
         return self._recent if self._recent in running else max(running, default=self._recent)
 
@@ -261,7 +261,7 @@ class LiveReporter(PlainReporter):
 
 
 def _opening(space: Space, budget_s: float) -> dict[str, str]:
-    """What is about to happen, by label."""
+    """The first lines of a study, by label."""
     varying = {name: values for name, values in space.axes.items() if len(values) > 1}
     searched = "; ".join(
         f"{f'{name} ' * (name != 'own')}{_values(values)}" for name, values in varying.items()

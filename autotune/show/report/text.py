@@ -1,4 +1,4 @@
-"""Words and numbers for people, and how they are fitted to a console."""
+"""Words and numbers to show, and their layout on a console."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from autotune.space.outcome import Verdict
 from autotune.wire.settings import Axis
 
 PROSE_WIDTH = 100
-"""Characters of a line of sentences, at most: longer ones are hard to read."""
+"""The most characters of a line of sentences: longer ones are hard to read."""
 
 
 def shown_axes(values: Mapping[str, Collection[Any]], *, of_script: bool = False) -> list[Axis]:
-    """The axes that tell candidates apart, where they have these `values`. A script may not be
-    told of any but micro_batch, and samples of one token have no length."""
+    """The axes to show for candidates with these `values`. A script may only take micro_batch, and
+    samples of one token have no length."""
     return [
         axis for name, axis in AXES.items()
         if len(values.get(name, ())) > 1
@@ -30,7 +30,7 @@ def shown_axes(values: Mapping[str, Collection[Any]], *, of_script: bool = False
 
 
 def columns(heads: Sequence[str], rows: Iterable[Sequence[str | Text]], **style: Any) -> Table:
-    """A table whose cells end below each other; none is cut."""
+    """A table of right-aligned cells; none is cut."""
     table = Table(box=None, pad_edge=False)
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True, **style)
@@ -40,7 +40,7 @@ def columns(heads: Sequence[str], rows: Iterable[Sequence[str | Text]], **style:
 
 
 def print_lines(console: Console, *lines: Text) -> None:
-    """Prints every line as it is: fitted already, or a path, which must stay whole."""
+    """Print every line as it is: it is fitted already, or a path, which must stay whole."""
     console.print(Text("\n").join(lines), soft_wrap=True)
 
 
@@ -57,7 +57,7 @@ def paragraph(text: str, width: int, label: str = "", style: str = "") -> list[T
 
 
 def wrapped(parts: Sequence[str], width: int) -> list[str]:
-    """`parts` in lines of at most `width`; one that fits in a line is not broken."""
+    """`parts` in lines of at most `width`; a part that fits in a line is not broken."""
     lines: list[str] = []
     for part in parts:
         if lines and len(lines[-1]) + 2 + len(part) <= width:
@@ -68,8 +68,8 @@ def wrapped(parts: Sequence[str], width: int) -> list[str]:
 
 
 def bar(shares: Sequence[float], wide: int, console: Console) -> Text:
-    """A bar of `wide` characters for the budget: what the search took of it, then the finals,
-    what is left, and what is kept for the finals. `shares` are the ends of the first three."""
+    """A bar of `wide` characters for the budget. Its parts are the search, the finals, the rest,
+    and the part that is kept for finals. `shares` are the ends of the first three."""
     searched, spent, until = (min(wide, round(share * wide)) for share in shares)
     full, finals, rest = ("=", "#", "-") if console.options.ascii_only else ("█", "▓", "░")
     return Text.assemble(
@@ -89,7 +89,7 @@ def counts_text(counts: dict[Verdict, int]) -> str:
 def si(value: float, unit: str = "") -> str:
     """`value` with three digits and a decimal prefix: "12.3k", "1.21 TFLOP/s"."""
     prefixes = ["", "k", "M", "G", "T", "P", "E"]
-    scaled = float(f"{value:.3g}")  # before the prefix is chosen, so that 999.9 is 1.00k
+    scaled = float(f"{value:.3g}")  # before the prefix is chosen: 999.9 is 1.00k
     while scaled >= 1000 and len(prefixes) > 1:
         scaled /= 1000
         prefixes.pop(0)
@@ -98,16 +98,17 @@ def si(value: float, unit: str = "") -> str:
 
 
 def minutes(seconds: float) -> str:
-    """Minutes and seconds, also above an hour: "0:07", "90:00"."""
+    """Minutes and seconds, even above an hour: "0:07", "90:00"."""
     whole = int(seconds)
     return f"{whole // 60}:{whole % 60:02}"
 
 
 def visible(text: str) -> str:
-    """`text` with a "?" for what steers a terminal, or shows nothing."""
+    """`text` with "?" for control characters and invisible ones."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def printable(text: str, console: Console) -> str:
-    """`text` with a "?" for what `console` cannot show: control characters, or other alphabets."""
+    """`text` with "?" for characters that `console` cannot show: control characters, or other
+    alphabets."""
     return visible(text).encode(console.encoding, "replace").decode(console.encoding)

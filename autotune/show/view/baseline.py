@@ -15,8 +15,8 @@ from autotune.space.axes import AXES
 from autotune.space.outcome import Verdict
 
 DEFAULT_MICRO_BATCH = 8
-"""per_device_train_batch_size where it is not set. Source: transformers 5.23 (training_args.py);
-nothing is checkpointed, sharded, offloaded or compiled there either."""
+"""The default of per_device_train_batch_size. Source: transformers 5.23 (training_args.py). Its
+defaults checkpoint, shard, offload and compile nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +27,9 @@ class Baseline:
     candidate: str
     verdict: Verdict
     interval: tuple[float, float, float] | None
-    """Low, median and high of the objective over its rounds, where it was timed."""
+    """Low, median and high of the objective over its rounds, if it was timed."""
     is_default: bool
-    """Whether it has the defaults, and is not only near to them."""
+    """Whether it has exactly the defaults, not only similar values."""
 
 
 def baseline(study: Shown) -> Baseline | None:
@@ -44,15 +44,15 @@ def baseline(study: Shown) -> Baseline | None:
         switched[name] = plain if plain in values else getattr(config, name)
         alike &= trials[name] == switched[name]
     lost = ~trials["verdict"].isin([verdict.value for verdict in Verdict if verdict.fits])
-    if study.workload.length_mix is not None:  # the search measured the longest samples alone
+    if study.workload.length_mix is not None:  # the search only measured the longest samples
         alike &= lost | (trials["kind"] == "final")
-    # What was skipped for want of memory does not fit; what the budget left out says nothing.
+    # Trials that were skipped for memory do not fit; those that the budget left out do not count.
     near = trials[alike & ((trials["verdict"] != Verdict.SKIPPED) | trials["witness"].notna())]
     if near.empty:
         return None
     nearest = min(near["micro_batch"], key=lambda m: (abs(math.log2(m / DEFAULT_MICRO_BATCH)), -m))
     rows = near[near["micro_batch"] == nearest]
-    # Where it had finals, they count, and whatever did not fit once does not fit.
+    # Its finals count, if there are any. If one did not fit, it does not fit.
     rows = rows[rows["kind"] == rows["kind"].iloc[-1]]
     unfit = rows[lost[rows.index]]
     return Baseline(
@@ -72,7 +72,7 @@ def _interval(rows: pd.DataFrame) -> tuple[float, float, float]:
 
 
 def compared(study: Shown) -> str:
-    """How the winner compares with the defaults, for people; empty without such a trial."""
+    """The winner compared with the defaults, in words; empty without such a trial."""
     found = baseline(study)
     if found is None or study.best is None:
         return ""
@@ -91,7 +91,7 @@ def compared(study: Shown) -> str:
 
 
 def _is_plain(config: Config) -> bool:
-    """Whether nothing is switched on that a framework leaves off."""
+    """Whether everything is off that a framework leaves off."""
     return all(
         getattr(config, n) == axis.plain for n, axis in AXES.items() if axis.plain is not None
     )

@@ -22,15 +22,15 @@ from autotune.units import gib
 
 TITLE = "Throughput against micro-batch"
 CAPTION = (
-    "The best build of every micro-batch at the depth and length of each study's winner, by the"
-    " median of its trials and finals."
+    "The best build of every micro-batch at the winner's depth and length, by the median of its"
+    " trials and finals."
 )
 NOISE = "within the noise"
 MEANS = f'"{NOISE}": the 95 % intervals of the two winners meet.'
 
 
 def names(studies: Sequence[Shown]) -> list[str]:
-    """What studies are called: their folders' names, or paths where those are the same."""
+    """Names of studies: those of their folders, or paths if these are the same."""
     short = [study.name for study in studies]
     return [
         name if short.count(name) == 1 else str(study.folder.path)
@@ -39,7 +39,7 @@ def names(studies: Sequence[Shown]) -> list[str]:
 
 
 def winners(studies: Sequence[Shown]) -> list[tuple[str, list[str]]]:
-    """What each study came to, by the objective of the first: name, and a value of each study."""
+    """The result of each study, by the objective of the first: name, and a value of each."""
     first = studies[0]
     found = [study.best for study in studies]
     axes = [
@@ -80,7 +80,7 @@ def winners(studies: Sequence[Shown]) -> list[tuple[str, list[str]]]:
 
 
 def against(best: Best, other: Best, first: Shown) -> str:
-    """How much more `best` does than `other`; "within the noise" where their intervals meet."""
+    """The gain of `best` over `other`; "within the noise" if their intervals overlap."""
     ours, theirs = (interval(each.measured, first.objective) for each in (best, other))
     if not all((*ours, *theirs)):
         return "not measured"
@@ -91,7 +91,7 @@ def against(best: Best, other: Best, first: Shown) -> str:
 
 
 def differences(studies: Sequence[Shown]) -> list[tuple[str, list[str]]]:
-    """What was asked or what it was measured on, where that is not the same: name, and values."""
+    """Options, devices and software that differ: name, and values."""
     known = []
     for made in (study.manifest for study in studies):
         options = {key: value for key, value in made.options.items() if value is not None}

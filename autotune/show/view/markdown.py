@@ -15,7 +15,7 @@ from autotune.units import gib
 
 
 def markdown(study: Shown) -> str:
-    """One table of the cells with their winners, the best in bold, and what it was measured on."""
+    """A table of the cells with their winners, the best in bold; and the devices."""
     lines = [f"### {_plain(study.title)}", ""]
     best = study.best
     if best is None:
@@ -55,6 +55,6 @@ def _row(study: Shown, cell: Cell, *, strong: bool) -> str:
 
 
 def _plain(text: str) -> str:
-    """`text` with what Markdown would read as more than text escaped."""
+    """`text` with Markdown's special characters escaped."""
     line = " ".join(text.split())
     return re.sub(r"([\\`*_{}\[\]<>#|&~!])", r"\\\1", line)

@@ -23,7 +23,7 @@ from autotune.show.view.study import Shown
 from autotune.units import gib
 
 WIDTH, HEIGHT, SCALE = 620, 340, 2.0
-"""Pixels of what is drawn in a picture; a PNG has `SCALE` times as many each way."""
+"""Pixels of the drawing; a PNG has `SCALE` times as many in each direction."""
 CARD = "card"
 CARD_CHART = (520, 330)
 
@@ -32,7 +32,7 @@ def write(study: Shown, folder: Path) -> list[str]:
     """Write each chart, and the card, as PNG and SVG; returns the names of the files.
 
     Raises:
-        UsageError: what draws them is not installed.
+        UsageError: the package that draws them is not installed.
         OSError: `folder` cannot be written in.
     """
     converter = _converter()
@@ -78,7 +78,7 @@ def _whole(spec: Spec, rows: list[dict[str, Any]], title: str | None = None,
 
 
 def _card(study: Shown, rows: list[dict[str, Any]], converter: Any) -> str:
-    """1200 x 630: the winner, and how throughput went with micro-batch."""
+    """The card, 1200 x 630: the winner, and throughput by micro-batch."""
     assert study.best is not None
     best, measured = study.best, study.best.measured
     value = of_objective(measured, study.objective)

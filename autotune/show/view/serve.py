@@ -1,4 +1,4 @@
-"""A study's page while it runs, on this machine alone."""
+"""A study's page while it runs, only on this machine."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _MAKING = threading.Lock()
 
 
 def server(path: Path, port: int, lost: Callable[[str], object]) -> ThreadingHTTPServer:
-    """Serves the page of the study in `path` on loopback; `port` 0 is any that is free.
+    """Serves the page of the study in `path` on loopback; `port` 0 is any free one.
 
-    It answers GET of one address, to those who call it by its own name: a page of a stranger's
-    that had its name point here would be refused. `lost` is told what could not be shown.
+    It answers GET of one address, and only under its own host name: so a stranger's name that
+    points here is refused. `lost` gets errors of the display.
 
     Raises:
-        UsageError: the port is taken, or may not be used.
+        UsageError: the port is taken, or not permitted.
     """
 
     class Handler(_Handler):
@@ -44,7 +44,7 @@ def server(path: Path, port: int, lost: Callable[[str], object]) -> ThreadingHTT
 
 
 def state(path: Path) -> str:
-    """What changes when the page would."""
+    """A text that changes whenever the page does."""
     folder = Folder(path)
     seen: list[Any] = [is_held(path)]
     for file in (folder.trials, folder.best):
@@ -63,7 +63,7 @@ def _made(path: Path, now: str) -> bytes:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = 30.0  # or who says nothing would hold a thread
+    timeout = 30.0  # a silent client must not hold a thread
     folder: Path
     tell: Callable[[str], object]
     server: ThreadingHTTPServer
@@ -81,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _page(self, now: str) -> None:
         try:
-            with _MAKING:  # many readers cost one page
+            with _MAKING:  # the page is made once for many readers
                 body = _made(self.folder, now)
         except UsageError as error:
             self.tell(str(error))
@@ -100,7 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(body)
         except ConnectionError:
-            self.close_connection = True  # who asked has gone
+            self.close_connection = True  # the client is gone
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody wants a line for each look."""
+        """Log nothing."""

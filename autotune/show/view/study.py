@@ -1,4 +1,4 @@
-"""What a study's folder holds, read for people; nothing is written there."""
+"""A study's folder, read to be shown; nothing is written there."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A study as its folder has it."""
+    """The content of a study's folder."""
 
     folder: Folder
     manifest: Manifest
     limits: Limits
     workload: Workload
     trials: pd.DataFrame
-    """trials.csv, and what follows from a row of it: see `_with_more`."""
+    """trials.csv with further columns: see `_with_more`."""
     best: Best | None
     past: Past | None
-    """What the journal remembers; None where it is not there."""
+    """The journal's content; None without a journal."""
     running: bool
     """Whether a process holds the folder now."""
 
@@ -53,7 +53,7 @@ class Shown:
 
     @property
     def title(self) -> str:
-        """Model, devices, and when it began."""
+        """Model, devices, and time of the begin."""
         began = self.past.began if self.past is not None else ""
         return f"{self.model} on {self.devices}" + (f", {began}" if began else "")
 
@@ -65,7 +65,7 @@ class Shown:
 
     @property
     def devices(self) -> str:
-        """What it was measured on, for people."""
+        """The devices of the measurements, in words."""
         fingerprint = self.manifest.fingerprint
         found = fingerprint.get("devices") or {}
         first = (found.get("devices") or [found])[0]
@@ -80,12 +80,12 @@ class Shown:
 
     @property
     def unit(self) -> str:
-        """Of the objective, for people."""
+        """The unit of the objective, to show."""
         return SCALES[self.objective][1]
 
     @property
     def lack(self) -> str:
-        """Why there is no result; empty where there is one."""
+        """Why there is no result; empty if there is one."""
         if self.best is not None:
             return ""
         ended = self.past.ended if self.past is not None else None
@@ -97,7 +97,7 @@ class Shown:
 
     @property
     def rates(self) -> list[str]:
-        """What is shown of a speed: the objective, and tokens/s."""
+        """The rates to show: the objective, and tokens/s."""
         return list(dict.fromkeys([self.objective, "tokens_per_s"]))
 
     @property
@@ -107,7 +107,7 @@ class Shown:
 
     @property
     def elapsed_s(self) -> float:
-        """As far as is known."""
+        """The elapsed seconds, as far as known."""
         told_s: float = (
             self.best.provenance.get("elapsed_s", 0.0) if self.best is not None else 0.0
         )
@@ -133,7 +133,7 @@ class Shown:
 
     @cached_property
     def axes(self) -> list[Axis]:
-        """Those that tell the trials apart."""
+        """Axes in which the trials differ."""
         values = {name: set(self.trials[name].dropna()) for name in AXES}
         return shown_axes(values, of_script=self.workload.of_script)
 
@@ -142,7 +142,7 @@ def read(path: Path) -> Shown:
     """The study in the folder `path`.
 
     Raises:
-        UsageError: there is none, or none that this version can read.
+        UsageError: there is no study, or this version cannot read it.
     """
     folder = Folder(path)
     found = manifest.read(path, flag="")
@@ -173,7 +173,7 @@ def _past(folder: Folder) -> Past | None:
         return past_in(folder)
     except FileNotFoundError:
         return None
-    except Exception as error:  # whatever it is that a damaged journal makes Optuna raise
+    except Exception as error:  # Optuna raises all kinds of errors for a damaged journal
         raise UsageError(
             f"{folder.path}: its journal is damaged, or was written by another version:"
             f" {type(error).__name__}: {error!s:.200}"
@@ -181,7 +181,7 @@ def _past(folder: Folder) -> Past | None:
 
 
 def _trials(path: Path) -> pd.DataFrame:
-    """The rows of trials.csv that are whole; the last one may be on its way."""
+    """The whole rows of trials.csv; the last one may be incomplete."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -194,7 +194,7 @@ def _trials(path: Path) -> pd.DataFrame:
     numbers = [name for name in COLUMNS if name not in types]
     try:  # a script's axis may have values such as None or NA
         found = pd.read_csv(io.StringIO(whole), dtype=types, keep_default_na=False, na_values=[""])
-        for name, axis in AXES.items():  # an axis that came after the study had no other value
+        for name, axis in AXES.items():  # axes that are younger than the study were plain
             if name not in found and axis.plain is not None:
                 found[name] = axis.plain
         if not set(COLUMNS) <= set(found.columns):
@@ -207,7 +207,8 @@ def _trials(path: Path) -> pd.DataFrame:
 
 
 def _as_ran(trials: pd.DataFrame, workload: Workload, best: Best | None) -> pd.DataFrame:
-    """With what a script is not told, which is 1 in the file, as its best candidate ran."""
+    """`trials` with real values where a script is not told any: those of its best candidate
+    instead of 1."""
     if workload.of_script and best is not None:
         for name in ("seq_len", "micro_batch"):
             if set(trials[name]) == {1}:
@@ -216,7 +217,7 @@ def _as_ran(trials: pd.DataFrame, workload: Workload, best: Best | None) -> pd.D
 
 
 def _with_more(trials: pd.DataFrame, column: str) -> pd.DataFrame:
-    """With what charts and tables show beside the columns of the file."""
+    """`trials` with further columns for charts and tables."""
     found = trials.copy()
     found["tokens_per_joule"] = 1 / found["joules_per_token"]
     found["value"] = found[column]
@@ -237,7 +238,7 @@ def _with_more(trials: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Names and values of all that is in `value`, however deep: ("devices.0.name", "H100")."""
+    """Names and values of everything in `value`, at any depth: ("devices.0.name", "H100")."""
     if isinstance(value, dict | list):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
             yield from flat(each, f"{name}.{key}".lstrip("."))
@@ -247,7 +248,7 @@ def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 def _words(trials: pd.DataFrame, axes: list[Axis], otherwise: str) -> list[str]:
     """The values of `axes` of each trial that are not plain, with their names."""
-    rows = trials[[axis.name for axis in axes]].itertuples()  # with an index: axes may be none
+    rows = trials[[axis.name for axis in axes]].itertuples()  # with an index: axes may be empty
     named = [
         [f"{axis.label} {value}" for axis, value in zip(axes, row[1:], strict=True)
          if axis.plain is None or value != axis.plain]

@@ -1,10 +1,10 @@
-"""What the study knows of each training engine. One file and one row of `ENGINES` each.
+"""Facts about each training engine for the study. One file and one row of `ENGINES` each.
 
-The rows have the names of those in `probes.engines`, which run them.
+The rows have the names of those in `probes.engines`, which run the engines.
 
 A probe runs the configuration that is exported. `probes` builds an engine from `Engine.config`,
-and makes no configuration of its own. `best_of` writes the same one into best.json, from the space
-that was searched. Exports start from there.
+and makes no configuration of its own. `best_of` writes the same one into best.json. Exports start
+from there.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from autotune.space.engines.engine import EngineFacts
 
 
 class Ddp(EngineFacts):
-    """fp32 weights in every dtype, under autocast, unless they are to be bf16 alone; each rank
+    """fp32 weights under autocast in every dtype, unless the user asks for bf16 ones. Each rank
     holds all."""
 
     name = "ddp"

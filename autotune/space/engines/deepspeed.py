@@ -1,9 +1,9 @@
 """DeepSpeed ZeRO 0 to 3, with offload.
 
-Probes build their engine from the very config that `DeepSpeed.config` returns and exports hand on.
+Probes and exports use the same config, from `DeepSpeed.config`.
 
 Buffers are sized to the model. DeepSpeed's defaults (5e8 elements a bucket, 1e9 live parameters)
-are made for models of many billions and would be most of the memory of a small one.
+suit models of many billions. They would take most of the memory of a small one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _TORCH = {"bf16": "bfloat16", "fp16": "float16"}
 class DeepSpeed(EngineFacts):
     """Weights and gradients in the training dtype; ZeRO steps on an fp32 copy of its partition.
 
-    `param_dtype` fp32 stores fp32 weights and casts for the products (its `torch_autocast`), bf16
-    makes the copy bf16, too (its `bf16_master_weights_and_grads`).
+    With `param_dtype` fp32 it stores fp32 weights and casts for products (`torch_autocast`). With
+    bf16 the copy is bf16, too (`bf16_master_weights_and_grads`).
     """
 
     name = "deepspeed"
@@ -52,7 +52,7 @@ class DeepSpeed(EngineFacts):
         return super().lacks(of, device_kind)
 
     def reduces_in(self, dtype: str, of: Candidate | Build) -> str:
-        """Under `torch_autocast`, gradients of linear layers are sent in the products' type."""
+        """Under `torch_autocast`, ranks send gradients of linear layers in the products' dtype."""
         if of.reduce_dtype != "auto":
             return of.reduce_dtype
         return dtype if of.param_dtype == "fp32" else self.weights_in(dtype, of)
@@ -61,9 +61,9 @@ class DeepSpeed(EngineFacts):
         whole = super().state(workload, of)
         if of.offload == "none":
             return whole
-        # Gradients go to the host as they come; those of others' partitions stay in stage 1. It
-        # also keeps what passes through: stages 1 and 2 the updated weights' partition,
-        # stage 3 the fp32 gradients' (stage_1_and_2.py and stage3.py of its runtime/zero).
+        # Gradients go to the host as they come; in stage 1, those of others' partitions stay. The
+        # host also keeps a partition that passes through: updated weights in stages 1 and 2, fp32
+        # gradients in stage 3 (runtime/zero/stage_1_and_2.py and stage3.py).
         low = self.weights_in(workload.dtype, of) != "fp32"
         passing = 4.0 if of.zero_stage == 3 or not low else 2.0
         others = 1 - 1 / workload.replicas(of) if of.zero_stage == 1 else 0.0
@@ -82,22 +82,22 @@ class DeepSpeed(EngineFacts):
         return dtype if of.param_dtype == "auto" else of.param_dtype
 
     def steps_copies_in(self, dtype: str, of: Candidate | Build) -> str:
-        """Only plain fp32 training steps on the weights."""
+        """Only plain fp32 training steps on the weights themselves."""
         if of.param_dtype == "bf16":
             return "bf16"
         return "fp32" if of.zero_stage > 0 or self.weights_in(dtype, of) != "fp32" else ""
 
     def passing_bytes(self, workload: Workload, of: Candidate | Build, device_kind: str) -> float:
-        """Buckets as `_zero` sets them, of which two are in use where communication overlaps; in
-        stage 3 the weights that it lets live at once, and those that it fetches ahead. On the CPU
-        gradients are flattened or on their way: scripts/bench/zero.py measures two to three."""
+        """Buckets as `_zero` sets them: two are in use if communication overlaps. Stage 3 adds the
+        weights that are live at once, and prefetched ones. On the CPU, scripts/bench/zero.py
+        measures two to three copies of gradients, flattened or on their way."""
         if not of.zero_stage:
             return 0.0
         shape = workload.shape(of.depth)
         if device_kind == "cpu":
             return 2 * BYTES["fp32"] * shape.trainable
         block, low = shape.largest_block, BYTES[self.weights_in(workload.dtype, of)]
-        # Of a block that is frozen for the most part, gradients are as few.
+        # A mostly frozen block has few gradients.
         trained = shape.trainable / shape.parameters
         reduced = (2 if workload.world_size > 1 else 1) * block * trained
         if of.zero_stage < 3:
@@ -105,9 +105,8 @@ class DeepSpeed(EngineFacts):
         return low * (reduced + 3 * block + shape.vocab_size * shape.width)
 
     def sent_bytes(self, workload: Workload, of: Candidate) -> float:
-        """Stages 2 and 3 reduce gradients in every micro-step, stage 3 gathers weights twice in
-        each, the others what was updated, once (stage_1_and_2.py, stage3.py of its
-        runtime/zero)."""
+        """Stages 2 and 3 reduce gradients in every micro-step. Stage 3 gathers weights twice in
+        each, the others gather updated ones once (runtime/zero/stage_1_and_2.py, stage3.py)."""
         if not of.zero_stage:
             return super().sent_bytes(workload, of)
         shape, steps = workload.shape(of.depth), workload.micro_steps(of)
@@ -118,8 +117,8 @@ class DeepSpeed(EngineFacts):
         return (steps if of.zero_stage == 2 else 1) * reduced + weight * shape.trainable
 
     def updating_bytes(self, workload: Workload, of: Candidate | Build) -> float:
-        """A rank's gradients in fp32: in stages 1 and 2 of all that it steps, in stage 3 of one
-        group (stage_1_and_2.py, stage3.py of its runtime/zero). Offloaded, the host has them."""
+        """A rank's gradients in fp32: of its partition in stages 1 and 2, of a sub-group in stage
+        3 (runtime/zero/stage_1_and_2.py, stage3.py). With offload the host has them."""
         if not of.zero_stage or of.offload != "none":
             return 0.0
         stepped = workload.shape(of.depth).trainable / workload.replicas(of)
@@ -129,7 +128,7 @@ class DeepSpeed(EngineFacts):
         return 80 * 2**20 if device_kind == "cpu" else 0
 
     def config(self, candidate: Candidate, workload: Workload, device_kind: str) -> dict[str, Any]:
-        """In DeepSpeed's own words."""
+        """DeepSpeed's config."""
         if workload.of_script:
             return _of_script(candidate, workload, device_kind)
         own = workload.shape(candidate.depth).own_optimizer
@@ -139,7 +138,7 @@ class DeepSpeed(EngineFacts):
                 if own
                 else {"optimizer": _optimizer(candidate, workload, device_kind)}
             ),
-            # Off a real CPU Adam the offloaded optimizer is torch's own.
+            # Without a GPU the offloaded optimizer is torch's own, not DeepSpeed's CPU Adam.
             "zero_force_ds_cpu_optimizer": device_kind == "cuda" and not own,
             "zero_optimization": _zero(candidate, workload, device_kind),
             "wall_clock_breakdown": False,
@@ -154,19 +153,20 @@ class DeepSpeed(EngineFacts):
 
 
 _NO_TIMERS = {"throughput": {"enabled": False}}
-"""They would wait for the device twice a micro-step."""
+"""Timers would wait for the device twice a micro-step."""
 _BUCKET = 500_000_000
-"""Elements, as DeepSpeed has it where nothing is said (runtime/zero/config.py)."""
+"""DeepSpeed's default, in elements (runtime/zero/config.py)."""
 
 
 def _even(elements: int) -> int:
-    """DeepSpeed takes no odd bucket (runtime/zero/stage_1_and_2.py)."""
+    """An even number of at least `elements`: DeepSpeed refuses odd buckets
+    (runtime/zero/stage_1_and_2.py)."""
     return elements + elements % 2
 
 
 def _of_script(candidate: Candidate, workload: Workload, device_kind: str) -> dict[str, Any]:
-    """For a model that nobody knows the sizes of: DeepSpeed's own buckets, in proportion on a
-    small device. The optimizer is the script's, where nobody set a learning rate."""
+    """For a model of unknown size: DeepSpeed's own buckets, in proportion on a small device. The
+    optimizer is the script's, unless the user set a learning rate."""
     bucket = min(_BUCKET, _even(workload.shape(candidate.depth).largest_block))
     zero: dict[str, Any] = {
         "stage": candidate.zero_stage,
@@ -185,7 +185,7 @@ def _of_script(candidate: Candidate, workload: Workload, device_kind: str) -> di
 
 
 def _batch(candidate: Candidate, workload: Workload) -> dict[str, Any]:
-    """What every configuration says."""
+    """Entries of every configuration."""
     return {
         "train_micro_batch_size_per_gpu": candidate.micro_batch,
         "gradient_accumulation_steps": workload.grad_accum(candidate),
@@ -198,7 +198,8 @@ def _batch(candidate: Candidate, workload: Workload) -> dict[str, Any]:
 
 
 def _offloaded(candidate: Candidate, device_kind: str) -> dict[str, Any]:
-    """What goes to the host. Pinned, or the copies to and from a GPU are synchronous and slow."""
+    """Offload entries. Memory is pinned, else copies to and from a GPU are synchronous and
+    slow."""
     moved = {"none": (), "optimizer": ("optimizer",), "all": ("optimizer", "param")}
     place = {"device": "cpu", "pin_memory": device_kind == "cuda"}
     return {f"offload_{name}": place for name in moved[candidate.offload]}
@@ -219,8 +220,8 @@ def _precision(candidate: Candidate, workload: Workload) -> dict[str, Any]:
 def _optimizer(candidate: Candidate, workload: Workload, device_kind: str) -> dict[str, Any]:
     """AdamW, or Muon for the blocks' matrices with AdamW for the rest.
 
-    torch's AdamW needs no compiler. An optimizer that is offloaded beside a GPU is DeepSpeed's CPU
-    Adam, which is several times faster than torch's on a host (arXiv 2101.06840, section 5.1).
+    torch's AdamW needs no compiler. With a GPU, an offloaded optimizer is DeepSpeed's CPU Adam. On
+    a host it is several times faster than torch's (arXiv 2101.06840, section 5.1).
     """
     adam = {
         "betas": [0.9, 0.999],
@@ -240,15 +241,15 @@ def _optimizer(candidate: Candidate, workload: Workload, device_kind: str) -> di
 
 def _zero(candidate: Candidate, workload: Workload, device_kind: str) -> dict[str, Any]:
     shape = workload.shape(candidate.depth)
-    # One block's gradients are reduced while the block before it is in backward. The embedding
-    # and the head are larger than that and get buckets of their own.
+    # One block's gradients are reduced during the backward pass of the block before it. Embedding
+    # and head are larger and get buckets of their own.
     block = _even(shape.largest_block)
     on_gpu = device_kind == "cuda"
     zero: dict[str, Any] = {
         "stage": candidate.zero_stage,
         "reduce_bucket_size": block,
         "allgather_bucket_size": block,
-        # Gradients in one buffer instead of a fragment each: what is freed can be used again.
+        # Gradients in one buffer instead of fragments: freed memory can be used again.
         "contiguous_gradients": True,
         # Communication beside backward needs a second stream, which a CPU does not have.
         "overlap_comm": on_gpu and workload.world_size > 1,

@@ -11,12 +11,12 @@ from autotune.space.candidate import Build, Candidate
 from autotune.space.workload import Workload
 
 BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8 bit": 1.0 + 4.0 / 256}
-"""Of one number. Those of 8 bits share an fp32 scale among 256 (arXiv 2110.02861, section 2.1)."""
+"""Bytes of a number. 256 numbers of 8 bits share an fp32 scale (arXiv 2110.02861, section 2.1)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateBytes:
-    """Bytes of model state per rank, buffers and activations not counted.
+    """Bytes of model state per rank, without buffers and activations.
 
     On the CPU host and device are the same memory: add them.
     """
@@ -25,9 +25,9 @@ class StateBytes:
     gradients: float
     optimizer: float
     host: float = 0.0
-    """Of the three, what offload moved to the host; the others hold what is left on the device."""
+    """The part that offload moved to the host; the fields above hold the device's part."""
     passing: float = 0.0
-    """What the engine keeps on the host beside that, of what passes between it and the device."""
+    """Buffers on the host for data that passes between it and the device."""
 
     @property
     def device(self) -> float:
@@ -48,9 +48,9 @@ class EngineFacts:
 
     name: ClassVar[str]
     stages: ClassVar[tuple[int, ...]]
-    """The ZeRO stages that it has, or what corresponds to them."""
+    """Its ZeRO stages, or their equivalents."""
     axes: ClassVar[tuple[str, ...]] = ()
-    """Axes that it has and other engines may lack."""
+    """Axes that other engines may lack."""
     offloads: ClassVar[bool] = False
     """Whether it can move state to host memory."""
     package: ClassVar[str | None] = None
@@ -60,11 +60,11 @@ class EngineFacts:
     """Rough seconds to start its first group, which imports its library."""
 
     def missing(self) -> str:
-        """The reason why it cannot run here, and what to do; empty if it can."""
+        """Why it cannot run here, and a remedy; empty if it can."""
         return "" if self.package is None else missing(self.package)
 
     def lacks(self, of: Candidate | Build, device_kind: str) -> Lack | None:
-        """The reason why it does not run that candidate or build; None if it may."""
+        """Why it does not run that candidate or build; None if it may."""
         for name, axis in AXES.items():
             if axis.of_engines and name not in self.axes and getattr(of, name) != axis.plain:
                 return Lack((name,), "it has nothing to set there; use another --engine")
@@ -73,12 +73,11 @@ class EngineFacts:
         return None
 
     def state(self, workload: Workload, of: Candidate | Build) -> StateBytes:
-        """What a rank keeps between steps, and its gradients.
+        """A rank's state between steps, and its gradients.
 
-        Source: ZeRO (arXiv 1910.02054), table 1 and section 3.1, in which Adam with mixed
-        precision takes 2 bytes a parameter for weights, 2 for gradients and 12 for the optimizer,
-        and each stage divides one more of them by the number of ranks. The rest is the same count
-        for what the engines keep.
+        Source: ZeRO (arXiv 1910.02054), table 1 and section 3.1. There, Adam with mixed precision
+        takes 2 bytes a parameter for weights, 2 for gradients and 12 for the optimizer. Each stage
+        divides one more of them by the number of ranks. This is the same count for these engines.
         """
         shape, stage, ranks = workload.shape(of.depth), of.zero_stage, workload.replicas(of)
         n, stepped = shape.parameters, shape.trainable
@@ -95,31 +94,30 @@ class EngineFacts:
         )
 
     def weights_in(self, dtype: str, of: Candidate | Build) -> str:
-        """The type of stored weights and gradients, if products are of `dtype`."""
+        """The dtype of stored weights and gradients, if products are in `dtype`."""
         return "bf16" if of.param_dtype == "bf16" else "fp32"
 
     def computes_with(self, dtype: str, of: Candidate | Build) -> str:
-        """The type of the weights while a block computes. A cast that only a product sees does not
+        """The dtype of the weights while a block computes. A cast inside a product does not
         count."""
         return self.weights_in(dtype, of)
 
     def reduces_in(self, dtype: str, of: Candidate | Build) -> str:
-        """The type of the gradients that ranks send."""
+        """The dtype of the gradients that ranks send."""
         return self.weights_in(dtype, of)
 
     def steps_copies_in(self, dtype: str, of: Candidate | Build) -> str:
-        """The type of the copy of the weights that the optimizer steps on; empty without a
-        copy."""
+        """The dtype of the weights' copy that the optimizer steps on; empty without a copy."""
         return ""
 
     def moments_in(self, dtype: str, of: Candidate | Build) -> str:
-        """The type of the optimizer's state."""
+        """The dtype of the optimizer's state."""
         if of.optimizer == "adamw8bit":
             return "8 bit"
         return self.steps_copies_in(dtype, of) or self.weights_in(dtype, of)
 
     def dtypes(self, dtype: str, of: Candidate | Build) -> dict[str, str]:
-        """The types of all that is held, computed and sent, if products are of `dtype`."""
+        """The dtypes of held, computed and sent numbers, if products are in `dtype`."""
         held = self.weights_in(dtype, of)
         return {
             "weights": held,
@@ -131,13 +129,13 @@ class EngineFacts:
         }
 
     def passing_bytes(self, workload: Workload, of: Candidate | Build, device_kind: str) -> float:
-        """Rough bytes of what passes between ranks in the middle of a step: gathered weights, and
+        """Rough bytes that pass between ranks in the middle of a step: gathered weights, and
         gradients on their way."""
         return 0.0
 
     def sent_bytes(self, workload: Workload, of: Candidate) -> float:
         """Bytes that ranks reduce and gather in an optimizer step; each sends all but its own
-        share. Source: ZeRO (arXiv 1910.02054, section 7); an all-reduce is one of both."""
+        share. An all-reduce counts as both. Source: ZeRO (arXiv 1910.02054, section 7)."""
         return 2 * self._reduced_bytes(workload, of)
 
     def _reduced_bytes(self, workload: Workload, of: Candidate | Build) -> float:
@@ -154,8 +152,7 @@ class EngineFacts:
         return 0
 
     def config(self, candidate: Candidate, workload: Workload, device_kind: str) -> dict[str, Any]:
-        """The configuration that probes build the engine from and exports contain; empty without
-        one."""
+        """The engine's configuration, for probes and exports; empty without one."""
         return {}
 
     def ops(self, candidate: Candidate, workload: Workload, device_kind: str) -> set[str]:

@@ -10,9 +10,9 @@ from autotune.space.workload import Workload
 
 
 class Fsdp(EngineFacts):
-    """fp32 weights in every dtype, cast for the products, unless they are to be bf16 alone.
+    """fp32 weights in every dtype, cast for products, unless the user asks for bf16 ones.
 
-    Stage 3 gives parameters back after the forward pass, stage 2 keeps them.
+    Stage 3 frees gathered parameters after the forward pass, stage 2 keeps them.
     """
 
     name = "fsdp"
@@ -20,16 +20,16 @@ class Fsdp(EngineFacts):
     axes = ("reduce_dtype",)
 
     def computes_with(self, dtype: str, of: Candidate | Build) -> str:
-        """Its mixed precision gathers weights in the products' type."""
+        """Its mixed precision gathers weights in the products' dtype."""
         return dtype
 
     def reduces_in(self, dtype: str, of: Candidate | Build) -> str:
         return "fp32" if of.reduce_dtype == "auto" else of.reduce_dtype
 
     def state(self, workload: Workload, of: Candidate | Build) -> StateBytes:
-        """Between steps all weights are in shards, in stage 2 as well. Gradients are, if they are
-        reduced at once: those of several micro-steps wait whole for the last one, in what they are
-        sent as (`accumulate_unsharded_grad_if_needed` of its _fsdp_param.py)."""
+        """Between steps all weights are sharded, also in stage 2. So are gradients of one
+        micro-step. Those of several wait unsharded for the last one, in the dtype that ranks send
+        (`accumulate_unsharded_grad_if_needed` of _fsdp_param.py)."""
         whole = super().state(workload, of)
         share = 1 if of.zero_stage == 3 else workload.replicas(of)
         gradients = whole.gradients
@@ -38,7 +38,7 @@ class Fsdp(EngineFacts):
         return replace(whole, weights=whole.weights / share, gradients=gradients)
 
     def sent_bytes(self, workload: Workload, of: Candidate) -> float:
-        """Weights are gathered in every micro-step, in stage 3 twice; gradients are reduced in the
+        """Weights are gathered in every micro-step, twice in stage 3. Gradients are reduced in the
         last one."""
         gathers = workload.micro_steps(of) * (2 if of.zero_stage == 3 else 1)
         weight = BYTES[self.computes_with(workload.dtype, of)]
@@ -46,16 +46,16 @@ class Fsdp(EngineFacts):
         return gathered + self._reduced_bytes(workload, of)
 
     def library_bytes(self, device_kind: str) -> int:
-        """DTensor, and what gloo keeps of collectives, as in the grid of 2 ranks."""
+        """DTensor, and gloo's memory of collectives, from the grid of 2 ranks."""
         return 60 * 2**20 if device_kind == "cpu" else 0
 
     def passing_bytes(self, workload: Workload, of: Candidate | Build, device_kind: str) -> float:
-        """This block's weights and the next one's, or those of all; those of the root, which is
-        embedding and head; a block's gradients, and what they are reduced in (torch's
-        distributed/fsdp/_fully_shard, _fsdp_collectives.py)."""
+        """Weights of this block and the next one, or of all; weights of the root: embedding and
+        head; a block's gradients, and their buffer of reduction. Source: torch's
+        distributed/fsdp/_fully_shard/_fsdp_collectives.py."""
         shape = workload.shape(of.depth)
         low, block = BYTES[self.computes_with(workload.dtype, of)], shape.largest_block
-        # One matrix where they are tied, two where they are not.
+        # One matrix if they are tied, else two.
         matrix = shape.vocab_size * shape.width
         root = min(2 * matrix, max(matrix, shape.parameters - shape.block_matrices))
         gathered = shape.parameters if of.zero_stage == 2 else 2 * block + root

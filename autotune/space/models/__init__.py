@@ -1,7 +1,7 @@
-"""What the study knows of each model family: what a name means, dimensions, what a step keeps.
+"""Facts about each model family for the study: names, dimensions, activations of a step.
 
 One file and one row of `FAMILIES` each. The rows have the names of those in `probes.models`, which
-builds the modules and makes their batches. Nothing here builds anything.
+builds the modules and makes their batches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FAMILIES: dict[str, Family] = {"gpt": gpt.FAMILY, "hf": hf.Hf(), "factory": fact
 
 
 def family_name(model: str) -> str:
-    """The row of `FAMILIES` that `model`, as it is asked for, is of.
+    """The row of `FAMILIES` of `model`, a value of --model.
 
     Raises:
         UsageError: there is no such model.

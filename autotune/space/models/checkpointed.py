@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 SELECTED = 0.5
-"""The share of a block's activations that matrix products and attention computed: 18 of 34 numbers
-a token and channel (arXiv 2205.05198, section 4.1; attention itself by flash kernels)."""
+"""The share of a block's activations that come from matrix products and attention. They are 18 of
+34 numbers a token and channel (arXiv 2205.05198, section 4.1; flash kernels for attention)."""
 
 
 def kept_blocks(checkpointing: str, depth: int, block_floats: float) -> float:
-    """How many blocks' activations are held at the peak, of a model that has `depth`.
+    """The number of blocks whose activations are held at the peak, of `depth` blocks.
 
-    A checkpointed block keeps its input, one of `block_floats` numbers a token and channel, and
-    one block at a time all of it.
+    A checkpointed block keeps its input: one of `block_floats` numbers a token and channel. One
+    block at a time keeps all.
     """
     match checkpointing:
         case "none":
@@ -29,7 +29,7 @@ def kept_blocks(checkpointing: str, depth: int, block_floats: float) -> float:
 def recomputed_share(checkpointing: str, depth: int) -> float:
     """The share of the blocks' forward FLOPs that the backward pass repeats."""
     match checkpointing:
-        case "none" | "selective":  # what selective does again is no matrix product
+        case "none" | "selective":  # selective repeats no matrix product
             return 0.0
         case "full" | "host":
             return 1.0
@@ -37,5 +37,5 @@ def recomputed_share(checkpointing: str, depth: int) -> float:
 
 
 def checkpointed_every(checkpointing: str) -> int:
-    """The number of blocks for each one that is checkpointed: 2 of "1/2"."""
+    """The number of blocks for each checkpointed one: 2 for "1/2"."""
     return int(checkpointing.partition("/")[2] or 1)

@@ -1,4 +1,4 @@
-"""A model that has no closed form: what a helper process counted of it (probes/count.py)."""
+"""A model without a closed form: the counts of a helper process (probes/count.py)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from autotune.space.models.family import ModelShape
 
 _STATE_SHARE, _OVER_SHARE = 0.15, 0.25
-"""Of the capacity, that state and a middling batch are taken for where nobody knows the model."""
+"""Shares of the capacity that an unknown model is assumed to take: state, and a middling batch."""
 _STATE_BYTES = 16
-"""Of a parameter: weights, gradients and Adam's state in fp32."""
+"""Bytes of a parameter: weights, gradients and Adam's state in fp32."""
 _BLOCK_FLOATS = 34
 
 
 @dataclass(frozen=True, kw_only=True)
 class CountedShape(ModelShape):
-    """One depth of it."""
+    """Dimensions and counts of one depth."""
 
     seq_lens: list[int]
     flops: list[float]
@@ -27,8 +27,8 @@ class CountedShape(ModelShape):
 
 
 def guessed(depth: int, seq_lens: Sequence[int], tokens: int, capacity_bytes: int) -> CountedShape:
-    """A shape to expect by until something was measured: an order of magnitude. A middling batch
-    has so many `tokens`."""
+    """An assumed shape until the first measurement, by order of magnitude. A middling batch has
+    `tokens`."""
     parameters = max(1, int(capacity_bytes * _STATE_SHARE / _STATE_BYTES))
     width = max(1, int(capacity_bytes * _OVER_SHARE / tokens / (_BLOCK_FLOATS * 4)))
     return CountedShape(

@@ -32,8 +32,8 @@ class Defaults:
 
 
 BLOCK_FLOATS = 34
-"""Floats a token and channel that a block keeps for its backward pass: those of a plain
-transformer (arXiv 2205.05198, equation 2, in 2-byte floats). A trace knows better."""
+"""Floats a token and channel that a block keeps for its backward pass, without a trace. They are
+those of a plain transformer (arXiv 2205.05198, equation 2, in 2-byte floats)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +48,10 @@ class ModelRequest:
     gpt: GptTraits | None = None
     """Traits of a gpt, if the user gave any."""
     fused: bool = False
-    """Whether kernel libraries exist there, though they are not installed here."""
+    """Whether to assume kernel libraries that are not installed here."""
 
     def refuse_what_is_of_transformers(self, who: str) -> None:
-        """Raises `UsageError` where something was said that only those models have."""
+        """Raises `UsageError` for options that only models of transformers have."""
         given = {
             "--task": self.task, "--target-len": self.target_len, "--lora": self.lora,
             "--trust-remote-code": self.trust_remote_code or None,
@@ -66,20 +66,20 @@ class GptTraits:
     """Traits of a gpt."""
 
     aspect_ratio: int = 64
-    """Channels for each block, where no width is given."""
+    """Channels for each block, if no width is given."""
     head_dim: int = HEAD_DIM
     mlp: Mlp = "relu2"
     qk_norm: bool = False
-    """Queries and keys are normed, without weights (arXiv 2010.04245)."""
+    """Whether queries and keys are normed, without weights (arXiv 2010.04245)."""
     tied: bool = False
-    """Embedding and head are one matrix."""
+    """Whether embedding and head are one matrix."""
     softcap: int | None = None
-    """Logits are kept within this of 0 by a tanh (Gemma 2, arXiv 2408.00118, section 2)."""
+    """A tanh keeps logits within this of 0 (Gemma 2, arXiv 2408.00118, section 2)."""
 
 
 @dataclass(frozen=True)
 class Lora:
-    """Low-rank adapters (arXiv 2106.09685): they are trained, and the model is not."""
+    """Low-rank adapters (arXiv 2106.09685). They are trained, the model is not."""
 
     rank: int
     targets: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ def parse_lora(text: str, flag: str) -> Lora:
     """Adapters as "r=16" or "r=16,targets=q_proj+v_proj".
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the text has another form.
     """
     found = re.fullmatch(r"\s*r=(\d{1,5})(?:,targets=([\w.]+(?:\+[\w.]+)*))?\s*", text)
     if found is None or int(found[1]) < 1:

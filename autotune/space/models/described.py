@@ -1,7 +1,7 @@
 """The model of a user's script, as a config of transformers describes it.
 
-It is described by its numbers alone; the model is not built. What it says of parameters is a count
-of usual decoders: attention, an MLP of two or three matrices, experts, embedding and head.
+Only numbers are read; the model is not built. Parameters are counted as for usual decoders:
+attention, an MLP of two or three matrices, experts, embedding and head.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _NAMES = {
     "expert_inner": ("moe_intermediate_size",),
     "dense_layers": ("first_k_dense_replace",),
 }
-"""What configs call a number; the first four must be there."""
+"""Names of a number in configs; the first four numbers are required."""
 _NEEDED = 4
 _PLAIN_MLPS = ("gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "bloom", "falcon", "phi", "bert",
                "roberta", "starcoder2", "mpt")  # fmt: skip
-"""Types of model whose MLP has two matrices, and not three."""
+"""Types of model whose MLP has two matrices instead of three."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """Numbers of a decoder; those of a whole model."""
+    """Numbers of a whole decoder."""
 
     layers: int
     width: int
@@ -47,13 +47,13 @@ class Description:
     attention: int
     """Parameters of a layer's attention."""
     mlp: int
-    """Of a layer's MLP, where it has no experts."""
+    """Parameters of a layer's MLP, if it has no experts."""
     experts: int = 0
-    """Of a layer; 0 where there are none."""
+    """Number of experts of a layer."""
     expert: int = 0
-    """Parameters of one."""
+    """Parameters of an expert."""
     chosen: int = 0
-    """Experts that a token goes to."""
+    """Number of experts of a token."""
     dense_layers: int = 0
     """Layers without experts, in a model that has some."""
     tied: bool = False
@@ -83,7 +83,7 @@ def described(path: Path, flag: str) -> Description:
     """The model that the config at `path`, a file or its folder, describes.
 
     Raises:
-        UsageError: there is none, or it lacks a number.
+        UsageError: there is no config, or it lacks a number.
     """
     file = path / "config.json" if path.is_dir() else path
     try:
@@ -122,6 +122,6 @@ def _of(config: Mapping[str, Any], what: str) -> Description:
 
 
 def _number(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
-    """The first of them that is a count; 0 where none is."""
+    """The first of the `names` with a count; 0 without any."""
     found = (config[name] for name in names if type(config.get(name)) is int and config[name] > 0)
     return next(found, 0)

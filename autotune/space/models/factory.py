@@ -15,7 +15,7 @@ _NAME = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 
 
 def module_and_function(text: str) -> tuple[str, str] | None:
-    """The two names in "package.module:function"; None where it is not written so."""
+    """The two names in "package.module:function"; None for another form."""
     found = _NAME.fullmatch(text)
     return None if found is None else (found[1], found[2])
 
@@ -27,10 +27,10 @@ class Factory(Family):
     is_code = True
 
     def recipe(self, asked: ModelRequest) -> dict[str, Any]:
-        """Where the function is; the folder that it is importable from.
+        """The function's names, and the folder that it is importable from.
 
         Raises:
-            UsageError: the name is none of a function.
+            UsageError: the name has another form.
         """
         found = module_and_function(asked.model.removeprefix("factory:"))
         if found is None:
@@ -44,9 +44,7 @@ class Factory(Family):
             raise UsageError(f"--model {asked.model}: write {right}, without .py")
         asked.refuse_what_is_of_transformers("a factory")
         found_in = {"module": module, "function": function, "folder": str(folder())}
-        return found_in | dict.fromkeys(
-            ("seq_len", "dtype", "device")
-        )  # whoever knows fills them in
+        return found_in | dict.fromkeys(("seq_len", "dtype", "device"))  # filled in later
 
     def lacks(self, recipe: Mapping[str, Any], axis: str, value: str) -> str:
         if axis == "loss" and value != "whole":

@@ -1,4 +1,4 @@
-"""What a family of models tells the study: names, dimensions, and what a training step keeps."""
+"""The interface of model families for the study: names, dimensions, activations of a step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotune.space.models.defaults import BLOCK_FLOATS, Defaults, ModelRequest
 from autotune.wire.helpers import Parameters
 
 LOGIT_BYTES = 12
-"""Of a token and vocabulary entry: logits, their log-softmax and its gradient, in fp32."""
+"""Bytes of a token and vocabulary entry: logits, their log-softmax and its gradient, in fp32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class ModelShape(Parameters, ABC):
 
     @abstractmethod
     def flops_per_token(self, seq_len: int) -> float:
-        """Model FLOPs of forward and backward per token, recomputation not counted."""
+        """Model FLOPs of forward and backward per token, without recomputation."""
 
     def block_bytes(self, checkpointing: str, dtype: str) -> float:
         """Bytes a token that all blocks keep for the backward pass, roughly."""
@@ -85,12 +85,12 @@ class Family(ABC):
         return [(0,)]
 
     def looked_at(self, recipe: Mapping[str, Any], seq_lens: Sequence[int]) -> tuple[int, ...]:
-        """The lengths to count and trace for `seq_lens`. A short one is enough if all that a step
-        does and holds grows with its tokens alone."""
+        """The lengths to count and trace for `seq_lens`. A short one is enough if FLOPs and memory
+        of a step are linear in its tokens."""
         return tuple(seq_lens)
 
     def untraced(self, recipe: Mapping[str, Any], device_kind: str) -> str:
-        """Why a trace cannot tell the memory of its models on such a device; empty if it can."""
+        """Why a trace cannot show the memory of its models on such a device; empty if it can."""
         return ""
 
     def block_floats(self, recipe: Mapping[str, Any], device_kind: str) -> float:

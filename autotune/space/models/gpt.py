@@ -22,9 +22,9 @@ from autotune.wire.recipe import mlp_width
 BLOCK_FLOATS = 23
 """Floats a token and channel that a block keeps for its backward pass (probes/models/gpt.py)."""
 
-# Chosen so that a 2-core CPU sees most of its space in two minutes and a data-centre GPU has a
-# 30-minute search in which the largest candidates do not fit. A small vocabulary on the CPU keeps
-# the head from taking the whole step of a small model.
+# A 2-core CPU can search most of its space in two minutes. A data-centre GPU has a 30-minute
+# search, and its largest candidates do not fit. A small vocabulary on the CPU keeps the head from
+# taking the whole step of a small model.
 _DEFAULTS = {
     "cpu": Defaults((2, 4), LENGTHS["cpu"], MICRO_BATCHES["cpu"], 4096),
     "cuda": Defaults((12, 16, 20, 24), LENGTHS["cuda"], MICRO_BATCHES["cuda"], 32768),
@@ -43,8 +43,8 @@ class GptShape(ModelShape):
     def flops_per_token(self, seq_len: int) -> float:
         """Model FLOPs of forward and backward per token: 6·N + 12·L·d·T.
 
-        N counts the parameters that multiply activations; recomputation under activation
-        checkpointing is not counted. Source: PaLM (arXiv 2204.02311), appendix B.
+        N counts the parameters that multiply activations. Recomputation is not counted. Source:
+        PaLM (arXiv 2204.02311), appendix B.
         """
         return 6.0 * self.matmul_parameters + 12.0 * self.depth * self.width * seq_len
 
@@ -68,7 +68,7 @@ def shape_of(depth: int, width: int, vocab_size: int, traits: GptTraits) -> GptS
 
 @dataclass(frozen=True)
 class Preset:
-    """A known model's traits, and what else it is trained with."""
+    """A known model's traits, vocabulary and optimizer."""
 
     traits: GptTraits
     vocab_size: int
@@ -89,7 +89,7 @@ def parse_gpt(text: str, flag: str) -> dict[str, Any]:
     """Traits, width and vocabulary of a gpt as "width=512,mlp=swiglu,qk_norm=true".
 
     Raises:
-        UsageError: there is no such trait, it has no such value, or two do not go together.
+        UsageError: there is no such trait or value, or two exclude each other.
     """
     found: dict[str, Any] = {}
     for part in (part.strip() for part in text.split(",")):
@@ -126,7 +126,7 @@ class Gpt(Family):
     width_rule = f"{GptTraits().aspect_ratio} x depth"
 
     def recipe(self, asked: ModelRequest) -> dict[str, Any]:
-        """Its traits, where any of them is not what it is without a word."""
+        """Its traits, if any of them differs from the default."""
         asked.refuse_what_is_of_transformers("gpt")
         return {} if asked.gpt in (None, GptTraits()) else asdict(asked.gpt or GptTraits())
 

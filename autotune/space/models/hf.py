@@ -1,7 +1,7 @@
 """Models of transformers, by their config: of a folder or file, or one that is kept here.
 
 Nothing is downloaded: weights are random, and a config has to be on the disk. transformers itself
-is never imported here; `probes/models/hf.py` builds what these recipes say.
+is never imported here; `probes/models/hf.py` builds models from these recipes.
 """
 
 from __future__ import annotations
@@ -32,52 +32,52 @@ TASKS: tuple[str, ...] = get_args(Task)
 PREFIX = "hf:"
 TINY = "-tiny"
 FUSED = "mamba-ssm"
-"""Of a recipe's kernels: fused ones."""
+"""The value for fused kernels in a recipe."""
 
 _DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers")
-"""Names of a config's depth, of which the first that it has counts."""
+"""Names of a config's depth; the first that it has counts."""
 _OTHER_DEPTHS = ("num_decoder_layers", "decoder_layers")
-"""And of others that are set with it."""
+"""Depths that are set with it."""
 _POSITIONS = ("max_position_embeddings", "n_positions")
 _RELATIVE = ("t5", "mt5", "umt5", "longt5")
 """Types of model in which `n_positions` limits nothing."""
 _EVEN = ("mamba", "falcon_mamba")
-"""Types of model without attention, which loop over tokens where their kernels are not there."""
+"""Types of model without attention, which loop over tokens without their kernels."""
 _SHORT = 64
 _SCANS = {"mamba": 9, "falcon_mamba": 9, "mamba2": 12}
-"""Bytes of bf16 a token and inner channel that a block keeps with the kernels of mamba-ssm: what
-projects in, is convolved and scanned, and goes out (its selective_scan_interface.py and
-ssd_combined.py, which compute the rest again)."""
+"""Bytes of bf16 a token and inner channel that a block keeps with the kernels of mamba-ssm. They
+are for projection, convolution, scan and output. The kernels recompute the rest (their
+selective_scan_interface.py and ssd_combined.py)."""
 _SCAN_OUTER = 6
-"""And a token and channel: what goes into a norm, and comes out."""
+"""Bytes a token and channel: input and output of a norm."""
 _KERNELS = ("mamba_ssm", "causal_conv1d")
-"""Modules that have these kernels; without them transformers computes the same in plain torch."""
+"""Modules with these kernels; without them transformers computes the same in plain torch."""
 _WITH_KERNEL = re.compile(r'_with_fallback\(\s*"\w+",\s*"(\w+)"')
-"""In the source of a model of transformers: the package that a function is taken from."""
+"""Finds, in a model's source in transformers, the package of a function."""
 _LOOP_BYTES = 14
-"""Of plain torch, a token, inner channel and entry of the state that it scans: three products in
-fp32, and what is multiplied by the output's weights."""
+"""Bytes in plain torch a token, inner channel and entry of the scanned state: three products in
+fp32, and a factor of the output's weights."""
 _CHUNK_BYTES = (12, 30)
-"""The same of mamba2: a token, head and token of its chunk, and a token and inner channel."""
+"""The same for mamba2: a token, head and token of its chunk; and a token and inner channel."""
 _PADDED = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm")
-"""Types of model whose positions begin after that of the padding."""
+"""Types of model whose positions begin after the padding's."""
 _TASKS = {
     "ForCausalLM": "causal", "LMHeadModel": "causal", "ForConditionalGeneration": "seq2seq",
     "ForMaskedLM": "masked", "ForPreTraining": "masked",
     "ForSequenceClassification": "classification",
 }  # fmt: skip
-"""Ends of the architectures' names."""
+"""Tasks by the ends of architectures' names."""
 
 
 @cache
 def kept() -> tuple[str, ...]:
-    """Names of the configs that are kept here."""
+    """Names of the configs in this package."""
     files = resources.files("autotune.space.models.ready").iterdir()
     return tuple(sorted(f.name.removesuffix(".json") for f in files if f.name.endswith(".json")))
 
 
 def ready() -> tuple[str, ...]:
-    """The same, each also with that of a small twin of the same structure."""
+    """The same, with the name of a small twin of the same structure for each."""
     return tuple(full for name in kept() for full in (name, name + TINY))
 
 
@@ -87,10 +87,10 @@ class Hf(Family):
     counted = True
 
     def recipe(self, asked: ModelRequest) -> dict[str, Any]:
-        """Config and task of what `--model` names.
+        """Config and task of the model that `--model` names.
 
         Raises:
-            UsageError: there is no such config, or it needs what was not given or installed.
+            UsageError: there is no such config, or it needs an option or a package.
         """
         for package in ("transformers", "accelerate", *(["peft"] if asked.lora else [])):
             if why := missing(package):
@@ -156,8 +156,8 @@ class Hf(Family):
             )
 
     def at_depth(self, recipe: Mapping[str, Any], depth: int) -> dict[str, Any]:
-        """The recipe of the same model with `depth` blocks, in encoder and decoder alike; lists
-        that have an entry for each block are cut, or go on as they began."""
+        """The recipe of the same model with `depth` blocks, in encoder and decoder alike. Lists
+        with an entry for each block are cut, or go on as they began."""
         same = _depth(recipe["config"]) == depth
         return dict(recipe) if same else self.of_blocks(recipe, range(depth))
 
@@ -178,7 +178,7 @@ class Hf(Family):
         return [values.index(each) for each in values]
 
     def parts(self, recipe: Mapping[str, Any]) -> list[tuple[int, ...]]:
-        """Each kind, or all until they repeat where these are fewer blocks to trace."""
+        """Each kind of block; or a whole period, if that is fewer blocks to trace."""
         kinds = self.kinds(recipe, _depth(recipe["config"]) or 1)
         period, different = _period(kinds), sorted(set(kinds))
         if len(different) * (len(different) + 2) <= 3 * period:
@@ -214,16 +214,16 @@ class Hf(Family):
 
 
 def _kernels(asked: ModelRequest) -> str:
-    """Whose kernels a GPU runs: those of mamba-ssm, or torch's."""
+    """The kernels that a GPU runs: those of mamba-ssm, or torch's."""
     there = asked.fused or all(find_spec(name) is not None for name in _KERNELS)
     return FUSED if there else "torch"
 
 
 def replaced_kernels(recipe: Mapping[str, Any]) -> tuple[str, ...]:
-    """Packages whose kernels transformers runs in a model where they are there, and for which a
-    trace has transformers' own code; none where closed forms know them.
+    """Packages whose kernels transformers runs if they are installed; a trace runs transformers'
+    own code instead. None if closed forms cover the kernels.
 
-    Read from the model's source in transformers, which is not imported.
+    They are read from the model's source in transformers, which is not imported.
     """
     kind = recipe.get("config", {}).get("model_type", "")
     library = find_spec("transformers")
@@ -238,13 +238,13 @@ def replaced_kernels(recipe: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _is_fused(recipe: Mapping[str, Any], device_kind: str) -> bool:
-    # A study of before this was said meant fused ones.
+    # Older studies, without the entry, assumed fused kernels.
     scans = recipe["config"]["model_type"] in _SCANS and device_kind != "cpu"
     return scans and recipe.get("kernels", FUSED) == FUSED
 
 
 def _read(model: str) -> tuple[dict[str, Any], Path | None]:
-    """The config that `model` names, and the folder that it lies in."""
+    """The config that `model` names, and its folder."""
     if not model.startswith(PREFIX):
         return _kept(model), None
     name = model.removeprefix(PREFIX)
@@ -285,7 +285,7 @@ def _kept(model: str) -> dict[str, Any]:
 
 
 def _text_of(model: str, config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The config of the text model of one for several media, and the names of the other parts."""
+    """The text model's config in one for several media, and the names of its other parts."""
     text: dict[str, Any] = config["text_config"]
     if "auto_map" in config or not isinstance(text.get("model_type"), str):
         raise UsageError(
@@ -325,7 +325,7 @@ def _by_block(config: Mapping[str, Any]) -> dict[str, list[Any]]:
         if isinstance(value, list) and len(value) == whole and name != "architectures"
     }
     if not lists and config["model_type"].startswith("gemma3"):
-        # What transformers makes of a config that says nothing.
+        # transformers' default.
         pattern = config.get("sliding_window_pattern") or 6
         kinds = ["sliding_attention"] * (pattern - 1) + ["full_attention"]
         return {"layer_types": [kinds[i % pattern] for i in range(whole)]}

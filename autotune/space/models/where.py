@@ -1,4 +1,4 @@
-"""The folder in which a user's own scripts and modules are looked for."""
+"""The folder in which to look for a user's scripts and modules."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _FOLDER: ContextVar[Path | None] = ContextVar("folder", default=None)
 
 
 def folder() -> Path:
-    """The working directory, unless another one is looked in."""
+    """The working directory, or the folder of `looked_in`."""
     return _FOLDER.get() or Path.cwd()
 
 
 @contextmanager
 def looked_in(folder: Path | None) -> Iterator[None]:
-    """Look in `folder` meanwhile; None is the working directory.
+    """Look in `folder` within this context; None is the working directory.
 
     Raises:
         NotADirectoryError: there is no such folder.

@@ -1,12 +1,12 @@
 """Every option of a study, declared once.
 
 Options are in groups: model, space, limits, devices and so on, one frozen dataclass each. A field
-of a group holds the option's value. Its `Flag` says how it is written, what it is for, and how its
-text is read. The options that set an axis come from the rows of `space.axes.AXES`. The command
-line, the TOML table, the manifest and `--resume` all come from here.
+of a group holds the option's value. Its `Flag` has the flag, the help, and the function that reads
+its text. Options of axes come from the rows of `space.axes.AXES`. The command line, the TOML
+table, the manifest and `--resume` all use these.
 
-Each group checks itself; `Options` checks what concerns several. Nothing here looks at a device:
-what depends on one stays `None` until the testbed chooses it.
+Each group checks itself; `Options` checks combinations of groups. Nothing here looks at a device:
+values that depend on one stay `None` until the testbed chooses them.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Options:
 
     @property
     def subject(self) -> str:
-        """The model or the script, for people."""
+        """The model or the script, to show."""
         return self.model.name if self.script.template is None else self.script.command.name
 
     @classmethod
@@ -96,11 +96,11 @@ class Options:
         """Options from values by their keys.
 
         Raises:
-            UsageError: they do not go together.
+            UsageError: options exclude each other.
             KeyError: unknown option.
         """
         if values.get("script") is not None and values.get("objective", "flops") == "flops":
-            # Nobody knows the FLOPs of a script. The order of candidates is the same.
+            # The FLOPs of a script are unknown. Tokens order its candidates in the same way.
             values["objective"] = "tokens_per_s"
         axes = {axis: values.pop(key, None) for key, (axis, _) in AXIS_FLAGS.items()}
         given: dict[str, dict[str, Any]] = {group: {} for group in _GROUPS}
@@ -126,10 +126,10 @@ class Options:
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str]) -> Options:
-        """The options that `texts` mean: keys of options to what a user would write.
+        """Options from `texts` by their keys, as on a command line.
 
         Raises:
-            UsageError: a text that its option does not take, or options that do not go together.
+            UsageError: an option does not accept its text, or options exclude each other.
         """
         return cls.of(**{key: FLAGS[key].read(text, FLAGS[key].name)
                          for key, text in texts.items()})  # fmt: skip
@@ -144,7 +144,7 @@ class Options:
         """The options that `to_json` wrote, without the folder, checked as in `from_texts`.
 
         Raises:
-            UsageError: an option that this version does not know, or would not take.
+            UsageError: this version does not know an option, or does not accept its value.
         """
         texts = {}
         for key, value in plain.items():
@@ -170,6 +170,6 @@ GROUPS: dict[str, dict[str, Flag]] = {
     | _OF_AXES.get(group, {})
     for group, found in _FIELDS.items()
 }
-"""Flags by group and key, in the order of `--help`: of the space, its axes come first."""
+"""Flags by group and key, in the order of `--help`; axes come first in the group of the space."""
 FLAGS: dict[str, Flag] = {key: flag for group in GROUPS.values() for key, flag in group.items()}
 """By the keys of the options: their names in Python, in a manifest and in best.json."""

@@ -12,14 +12,14 @@ from autotune.space.options.flag import as_it_is, checked, option, switch
 from autotune.units import parse_int
 
 Parallel = int | Literal["auto"]
-"""Probes at once; "auto" for as many as there is room for."""
+"""Number of probes at once; "auto" for as many as possible."""
 
 
 def pairs(text: str, flag: str) -> dict[str, str]:
     """Names and values as "nodes=4;model=1B".
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text has another form.
     """
     found = {}
     for part in filter(None, text.split(";")):
@@ -47,9 +47,9 @@ class DeviceOptions:
     # fmt: off
     device: str = option(
         "--device", as_it_is, "DEVICE",
-        "auto, cpu, cuda for all GPUs, cuda:0,2 for some, emulated:8xH100 or emulated:2x8x80GiB"
-        " for GPUs that are not here, or replay:FILE.csv for recorded measurements (auto: all"
-        " GPUs, or cpu if there are none).", default="auto")
+        "auto (all GPUs, else cpu), cpu, cuda, or some GPUs as cuda:0,2; emulated:8xH100 or"
+        " emulated:2x8x80GiB for emulated GPUs; replay:FILE.csv for recorded measurements.",
+        default="auto")
     column: str | None = option(
         "--column", partial(checked, parse=pairs), "COLUMN",
         "Column of a replayed table: micro_batch=mbs, tokens_per_s=tok/s. Can be repeated.",

@@ -1,4 +1,4 @@
-"""How an option is written: its flag, its help and the function that reads its text."""
+"""The form of an option: its flag, its help and the function that reads its text."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Flag:
     """The form and the help of an option."""
 
     name: str
-    """With its hyphens."""
+    """The flag with its hyphens."""
     help: str
     metavar: str | None
     read: Callable[[str, str], Any]
-    """Text and flag to the option's value. Raises `UsageError`."""
+    """Makes the value from text and flag. Raises `UsageError`."""
     type: Any = str
     """Its type for `--help`: str, bool for a switch, or a Literal of its words."""
     default: str | None = None
@@ -90,7 +90,7 @@ def _yes(text: str, flag: str) -> bool:
 
 
 def text_of(value: Any) -> str:
-    """A JSON `value` as a user would write it. What no user could write is left as it is."""
+    """A JSON `value` as a user would write it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

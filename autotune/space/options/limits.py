@@ -1,4 +1,4 @@
-"""How long a study may take, and how much memory a configuration."""
+"""Limits: the time of a study, the memory of a configuration."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class ModelOptions:
 
     @property
     def traits(self) -> GptTraits:
-        """A gpt's: those that were given, else the preset's, else the usual ones."""
+        """The traits of a gpt: the user's, else the preset's, else the defaults."""
         preset = PRESETS[self.preset].traits if self.preset else GptTraits()
         of_traits = {each.name for each in fields(GptTraits)}
         return replace(preset, **{k: v for k, v in self.said.items() if k in of_traits})

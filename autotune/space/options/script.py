@@ -1,4 +1,4 @@
-"""A script of the user's own, which is tuned in the place of a model."""
+"""A user's script, which is tuned instead of a model."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class ScriptOptions:
         " The winner is launched once more with them, untimed, and its memory then counts, too.")
     model_config: Path | None = option(
         "--model-config", as_path, "FILE",
-        "config.json of transformers that describes a script's model, so that degrees of"
-        " parallelism that it cannot have are left out, and memory and time are expected by it.")
+        "config.json of transformers that describes a script's model. It leaves out impossible"
+        " degrees of parallelism, and improves predictions of memory and time.")
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class ScriptOptions:
 
     @property
     def command(self) -> Command:
-        """The command that starts the script. Raises `UsageError` if it could not be started."""
+        """The command that starts the script. Raises `UsageError` if it cannot start."""
         assert self.template is not None
         own, given = parse_own(self.axis or "", "--axis"), parse_set(self.given or "", "--set")
         command = Command(

@@ -1,4 +1,4 @@
-"""How a study searches, and where it writes."""
+"""The search of a study, and its folder."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class SearchOptions:
         " study).")
     weigh: bool = switch(
         "--weigh",
-        "On GPUs: first weigh candidates around the memory limit on emulated ones, as long as"
-        " that takes less time than the probes it saves, and at most a tenth of the budget.")
+        "On GPUs: first weigh candidates around the memory limit on emulated ones. It ends when"
+        " it saves no more time, or after a tenth of the budget.")
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -52,13 +52,13 @@ def _flag(axis: Axis) -> Flag:
 
 
 AXIS_FLAGS = {axis.option: (axis.name, _flag(axis)) for axis in AXES.values() if axis.help}
-"""By the keys of their options: the name of an axis, and its flag."""
+"""Name and flag of an axis, by the key of its option."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpaceOptions:
     axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """By their names, the values of all axes that were given any."""
+    """The values that the user gave, by axis."""
     # fmt: off
     tokens_per_batch: tuple[int, ...] | None = option(
         "--tokens-per-batch", parse_ints, "INTS",
@@ -66,9 +66,9 @@ class SpaceOptions:
         " lengths. micro_batch becomes the number of samples of each seq_len that fit.")
     length_mix: str | None = option(
         "--length-mix", as_it_is, "FILE",
-        "Lengths of your samples: a CSV of length,count, a .npy of lengths, or a .jsonl whose"
-        " lines are numbers, or objects with length or input_ids. The search uses the longest"
-        " sample, or --seq-len to truncate. Finals run on padded batches of this mix.")
+        "Lengths of your samples: a CSV of length,count, a .npy of lengths, or a .jsonl of"
+        " numbers or of objects with length or input_ids. The search uses the longest sample, or"
+        " --seq-len to truncate. Finals run on padded batches of this mix.")
     run_steps: int | None = option(
         "--run-steps", parse_int, "N",
         "Optimizer steps of your run. With --length-mix and --compile on, the time to compile all"
@@ -99,7 +99,7 @@ class SpaceOptions:
             self._check_mix()
 
     def _check_mix(self) -> None:
-        """Refuses options that do not fit samples of different lengths."""
+        """Refuses options that samples of different lengths exclude."""
         mixed, packs = f"--length-mix {self.length_mix}", self.axes.get("pack", ("off",))
         batch, tokens = self.global_batch, self.tokens_per_batch
         if tokens is not None and "on" in packs:

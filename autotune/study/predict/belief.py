@@ -20,10 +20,10 @@ _SUPPOSED_NOISE = 1e-4
 
 @dataclass(frozen=True)
 class Term:
-    """One thing that may be off, and by how much. Arrays have one entry per candidate.
+    """One possible error of the prior. Arrays have one entry per candidate.
 
-    Between two candidates its covariance is the product of their `scale`, 0 where they are of
-    different `group`, and falls with the distance of their `position` (Matern 3/2, length 1).
+    The covariance of two candidates is the product of their `scale`; 0 in different `group`s. It
+    falls with the distance of their `position` (Matern 3/2, length 1).
     """
 
     scale: Array
@@ -34,7 +34,7 @@ class Term:
     """Places of the candidates on an axis, in lengths over which the deviation changes."""
 
     def covariance(self, index: int) -> Array:
-        """Of candidate `index` with all of them."""
+        """The covariance of candidate `index` with all candidates."""
         found: Array = self.scale[index] * self.scale
         if self.group is not None:
             found = found * (self.group == self.group[index])
@@ -46,7 +46,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Variant:
-    """A prior that is off by this much more, and measurements that are this much noisier."""
+    """Factors on the deviations of the prior and on the noise of measurements."""
 
     scale: float = 1.0
     noise: float = 1.0
@@ -55,11 +55,11 @@ class Variant:
 
 @dataclass(frozen=True)
 class Belief:
-    """Of every candidate."""
+    """Mean and deviation of a quantity for every candidate."""
 
     mean: Array
     deviation: Array
-    """Standard deviation of the quantity, its measurement's noise left out."""
+    """Standard deviation of the quantity, without the noise of measurements."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Off:
     deviation: float
     """Standard deviation, in the quantity's unit."""
     alone: float = 0.0
-    """Standard deviation of each one's own error, beside its noise."""
+    """Standard deviation of each measurement's own error, beside its noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +80,14 @@ class _Seen:
     value: float
     noise_variance: float
     covariance: Array
-    """Prior, of the measured candidate with all."""
+    """Prior covariance of the measured candidate with all candidates."""
     off: Off | None
 
 
 class _Whitened:
-    """What was observed under one variant, each observation freed of what those before it said.
+    """Observations under one variant, whitened: uncorrelated, with unit variance.
 
-    Another observation adds a row, so that no other one has to be solved for again.
+    Another observation adds a row; the earlier rows stay.
     """
 
     def __init__(self, variant: Variant, mean: Array, variance: Array) -> None:
@@ -98,8 +98,8 @@ class _Whitened:
         self.count = 0
 
     def add(self, covariance: Array, factor: Array, residual: float) -> None:
-        """One more: its prior covariance with all, its row of the Cholesky factor, and its own
-        whitened residual."""
+        """Add an observation: its prior covariance with all candidates, its row of the Cholesky
+        factor, and its whitened residual."""
         if self.count == len(self._rows):
             more = np.empty((max(16, self.count), self._rows.shape[1]))
             self._rows = np.concatenate([self._rows, more])
@@ -111,12 +111,12 @@ class _Whitened:
         self.variance -= row**2
 
     def explained(self, index: int) -> Array:
-        """The covariance of candidate `index` with all that the observations took away."""
+        """The part of candidate `index`'s covariances that the observations explain."""
         rows = self._rows[: self.count]
         return np.asarray(rows[:, index] @ rows)
 
     def copy(self) -> _Whitened:
-        """A copy that may take measurements which are dropped again."""
+        """A copy for supposed measurements."""
         made = copy.copy(self)
         made.mean, made.variance, made._rows = (
             self.mean.copy(), self.variance.copy(), self._rows[: self.count].copy(),
@@ -125,10 +125,10 @@ class _Whitened:
 
 
 class Beliefs:
-    """A prior in several variants, what was observed, and what follows for all candidates.
+    """A prior in several variants, the observations, and the posterior of all candidates.
 
-    What was observed also chooses the variant, by its likelihood. Source: Rasmussen & Williams,
-    section 5.4.1; a grid instead of a gradient, since there are few measurements and two numbers.
+    The likelihood of the observations chooses the variant. Source: Rasmussen & Williams, section
+    5.4.1. A grid replaces the gradient, since there are few measurements and two numbers.
     """
 
     def __init__(self, mean: Array, terms: Sequence[Term], variants: Sequence[Variant]) -> None:
@@ -141,14 +141,14 @@ class Beliefs:
         self._likely: Variant | None = None
         self._whitened: _Whitened | None = None
         self._supposed: list[_Seen] = []
-        """The pending candidates of the last call, as if they had been measured."""
+        """The last call's pending candidates, as supposed measurements."""
         self._believer: _Whitened | None = None
         """The posterior with them."""
 
     def observe(
         self, index: int, value: float, noise_variance: float, off: Off | None = None
     ) -> None:
-        """A measurement of candidate `index`; its variance must be above 0."""
+        """Add a measurement of candidate `index`; its variance must be above 0."""
         self._seen.append(self._row(index, value, noise_variance, off))
         self._known = self._likely = None
 
@@ -168,10 +168,10 @@ class Beliefs:
         return belief.mean[list(indices)], covariance
 
     def belief(self, pending: Sequence[int] = ()) -> Belief:
-        """What follows from the observations.
+        """The posterior after all observations.
 
-        `pending` candidates count as if they had come out as expected: no mean changes, and
-        their surroundings become surer (the "believer" of Ginsbourger et al., 2010).
+        `pending` candidates count as measured with the expected result. No mean changes, but
+        similar candidates become surer (the "believer" of Ginsbourger et al., 2010).
         """
         if self._known is None:
             variant = self.likely
@@ -181,7 +181,7 @@ class Beliefs:
             self._supposed, self._believer = [], None
         if not pending:
             return self._known
-        # Mostly one more is pending than was before: what stands for the others is kept.
+        # Mostly one more candidate is pending than before: the rows of the others are kept.
         before = [each.index for each in self._supposed]
         if self._believer is None or before != list(pending[: len(before)]):
             assert self._whitened is not None
@@ -193,8 +193,8 @@ class Beliefs:
         return self._posterior(self._believer, [*self._seen, *self._supposed])
 
     def apart(self, index: int, pending: Sequence[int] = ()) -> Array:
-        """Standard deviation of each candidate's difference to candidate `index`. What both have
-        in common, such as the level of a disturbed machine, is not in it."""
+        """Standard deviation of each candidate's difference to candidate `index`. Their common
+        errors, such as the level of a disturbed machine, cancel out."""
         belief = self.belief(pending)
         known = self._believer if pending else self._whitened
         assert known is not None
@@ -229,7 +229,7 @@ class Beliefs:
         return Belief(known.mean.copy(), np.sqrt(known.variance.clip(0.0)))
 
     def _factor(self, variant: Variant, seen: Sequence[_Seen]) -> tuple[Array, Array]:
-        """Cholesky factor of the covariance of what was seen, and its whitened residual."""
+        """Cholesky factor of the observations' covariance, and their whitened residuals."""
         at = [each.index for each in seen]
         prior = variant.scale**2 * np.array([each.covariance[at] for each in seen])
         noise = variant.noise**2 * np.array([each.noise_variance for each in seen])
@@ -255,7 +255,7 @@ def codes(values: Sequence[object]) -> Codes:
 
 
 def normal_cdf(z: Array) -> Array:
-    """Of the standard normal. Source: Abramowitz & Stegun (1964), 26.2.17; error under 1e-7."""
+    """Standard normal. Source: Abramowitz & Stegun (1964), 26.2.17; error under 1e-7."""
     t = 1 / (1 + 0.2316419 * np.abs(z))
     tail = (
         np.exp(-(z**2) / 2)

@@ -1,10 +1,10 @@
-"""Predicted peaks of runs of an unknown model, on any axes: in the logarithm, from peaks that were
-recorded, or from no more than whether the memory ran out.
+"""Predicted peaks of runs of an unknown model, on any axes, in the logarithm.
 
-Whether it ran out is one half of the line that a peak is on. Its probit likelihood is replaced by
-the Gaussian that leaves the same mean and variance: assumed-density filtering (Minka, 2001;
-Rasmussen & Williams, section 3.6). Slopes are orders of magnitude: ZeRO (arXiv 1910.02054),
-activations with tensor and pipeline parallelism (arXiv 2205.05198).
+They are learned from recorded peaks, or only from whether memory ran out. The latter bounds a peak
+on one side. A Gaussian with the same mean and variance replaces its probit likelihood:
+assumed-density filtering (Minka, 2001; Rasmussen & Williams, section 3.6). Slopes are orders of
+magnitude: ZeRO (arXiv 1910.02054), activations with tensor and pipeline parallelism
+(arXiv 2205.05198).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from autotune.study.predict.belief import Beliefs, Term, Variant, codes, normal_
 from autotune.study.predict.memory import OutOf, Prediction, Within
 
 _MIDDLE = 1.3
-"""Of the capacity, that the peak in the middle is taken for: what surely fits comes first. It and
-the deviations were chosen on the sweeps of results/sweeps.md."""
+"""Share of the capacity that the middle point is assumed to need, so points that surely fit come
+first. This and the deviations were chosen on the sweeps of results/sweeps.md."""
 _MIDDLE_OFF = 0.5
 """All deviations are of the logarithm."""
 _SLOPES = {
@@ -34,7 +34,7 @@ _SLOPES = {
     "ep": (-0.3, 0.2),
     "depth": (0.7, 0.2),
 }
-"""By how much the logarithm of a peak grows with that of an axis, and the deviation of this."""
+"""Slope of a peak over an axis, both in the logarithm; and the slope's deviation."""
 _UNKNOWN_SLOPE = (0.0, 0.2)
 _WORDS = {
     ("checkpointing", "full"): -0.6,
@@ -48,13 +48,13 @@ _WORDS = {
 _WORDS_OFF = 0.3
 _BUILD_OFF = 0.05
 _EDGE = 0.04
-"""Within this of the capacity it is luck whether memory runs out."""
+"""Closer than this share to the capacity, chance decides whether memory runs out."""
 _NOISE = 0.012
 _NORMAL = NormalDist()
 
 
 class FitModel:
-    """Peak bytes of all points, of which nothing is known but their axes."""
+    """Peak bytes of all points, from nothing but their axes."""
 
     def __init__(self, points: Sequence[Point], capacity_bytes: int) -> None:
         found = traits([candidate for _, candidate in points])
@@ -75,11 +75,10 @@ class FitModel:
         self._beliefs = Beliefs(mean, [*terms, Term(_BUILD_OFF * ones, group=builds)], [Variant()])
 
     def trace(self, over: Array, more_base: float) -> None:
-        """Nothing is traced of what others ran."""
+        """Nothing to do: recorded runs are not traced."""
 
     def observe(self, place: int, peak: float | OutOf | Within, *, weighed: bool = False) -> None:
-        """Learn the peak of the point in that `place`, in bytes, or on which side of the capacity
-        it is."""
+        """Learn the peak of the point in that `place`: bytes, or its side of the capacity."""
         if not isinstance(peak, OutOf | Within):
             self._beliefs.observe(place, math.log(peak), _NOISE**2)
             return
@@ -90,13 +89,13 @@ class FitModel:
         z = side * (mean - math.log(peak.capacity_bytes)) / spread
         ratio = _NORMAL.pdf(z) / max(_NORMAL.cdf(z), 1e-9)
         left = 1 - variance / spread**2 * ratio * (ratio + z)
-        if left < 1 - 1e-6:  # else it was known
+        if left < 1 - 1e-6:  # else the observation says nothing new
             site = variance * left / (1 - left)
             moved = side * variance * ratio / spread
             self._beliefs.observe(place, float(mean + moved / (1 - left)), float(site))
 
     def predict(self, place: int, z: float = 1.96) -> Prediction:
-        """The peak of the point in that `place`, and what lies within `z` standard deviations."""
+        """The peak of the point in that `place`, with an interval of `z` standard deviations."""
         belief = self._beliefs.belief()
         mean, off = belief.mean[place], z * math.hypot(belief.deviation[place], _NOISE)
         low, middle, high = (
@@ -105,7 +104,7 @@ class FitModel:
         return Prediction(middle, low, high)
 
     def chance(self, limit_bytes: int) -> Array:
-        """Probability of each point that its peak keeps within the limit."""
+        """The probability of each point's peak to be within the limit."""
         belief = self._beliefs.belief()
         off = np.hypot(belief.deviation, _EDGE)
         return normal_cdf((math.log(limit_bytes) - belief.mean) / off)

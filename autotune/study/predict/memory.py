@@ -3,8 +3,8 @@
 It orders and aims the search, and explains. It never rules a candidate out.
 
 Sources: state as in `space/engines/engine.py`; activations grow with tokens, layer by layer, as in
-arXiv 2205.05198 (section 4). The peak is either at the end of the forward pass, when all
-activations are held, or at the end of the backward pass, when all gradients are: a hinge.
+arXiv 2205.05198 (section 4). The peak is a hinge: all activations are held when the forward pass
+ends, or all gradients when the backward pass ends.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ _FAMILY_BYTES = {"hf": 70 * 2**20}
 _BUILDING_BYTES = 44 * 2**20
 """Bytes between the imports and the model: threads, arenas, the process group."""
 _COMPILED_KEEPS = 0.8
-"""Of what blocks and head keep on a GPU, that is left where they are compiled: elementwise results
-are computed again. Source: torchtitan's and lightning-thunder's published peaks with and without
-(results/public)."""
+"""The share of blocks' and head's activations that compiling leaves on a GPU: it computes
+elementwise results again. Source: torchtitan's and lightning-thunder's published peaks with and
+without it (results/public)."""
 _COMPILED_BYTES = {"cpu": 80 * 2**20, "cuda": 0}
 """Bytes of the compiler and its results, in a process that has compiled its blocks."""
 _UNUSED = 0.08
-"""Beside what a step holds at its peak over weights and optimizer state, that torch's allocator
-has reserved and does not use. A guess: published runs have 2 to 36 % (results/public)."""
+"""Unused bytes that torch's allocator reserves, as a share of the peak over weights and optimizer
+state. A guess: published runs have 2 to 36 % (results/public)."""
 _HOST_BYTES = 4 * 2**30
-"""Of a rank that feeds a CUDA device: libraries, the driver's and pinned buffers."""
+"""Host memory of a rank with a CUDA device: libraries, the driver's and pinned buffers."""
 
-# What the parts may be off by, as shares, before anything was measured.
+# Deviations of the parts, as shares, before anything was measured.
 _BASE_OFF = 0.3
 _MEASURED_BASE_OFF = 0.1
-"""Where a process that imports what a rank imports was weighed."""
+"""If a process with a rank's imports was measured."""
 _STATE_OFF = 0.4
 _OVER_OFF = 0.3
 _BUILD_OFF = 0.05
 _NOISE = 0.012
 _NOISE_BYTES = 6 * 2**20
 _WEIGHED_OFF = 0.01
-"""Of a peak that was weighed on emulated GPUs. Of public training runs 15 of 19 are within
-0.1 %; the rest, in other versions of torch, within 5 % (results/weighed.md)."""
+"""For a peak that was weighed on emulated GPUs. 15 of 19 public training runs are within 0.1 %;
+the rest, in other versions of torch, within 5 % (results/weighed.md)."""
 _OOM_BEYOND = 0.04
-"""An allocation that failed: the peak would have been about this much over the capacity."""
+"""If an allocation failed, the peak is assumed to be this much over the capacity."""
 _Z95 = 1.96
 _TRAITS = ("checkpointing", *(name for name in ASKED_AXES if name not in PADDING_AXES))
-"""Axes whose values change what is held at the peak beside the state, each in its own way."""
+"""Axes whose values change, each in its own way, the memory at the peak beside the state."""
 _VARIANTS = tuple(Variant(scale, noise) for scale in (1.0, 3.0, 10.0) for noise in (1.0, 3.0))
 
 
@@ -72,14 +72,14 @@ class OutOf:
 
 @dataclass(frozen=True)
 class Within:
-    """Stands for a peak that nobody told: it fitted."""
+    """Stands for an unknown peak: it fitted."""
 
     capacity_bytes: int
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Bytes at the peak: the median and an interval, of 95 % where nothing else is said."""
+    """Bytes at the peak: the median and an interval, 95 % by default."""
 
     bytes: int
     low_bytes: int
@@ -91,7 +91,7 @@ class PeakParts:
     """Parts of the peak memory, in bytes: one value per point, in their order."""
 
     base: Array
-    """Beside what the model takes."""
+    """Without the model."""
     state: Array
     """Held between steps."""
     blocks: Array
@@ -100,8 +100,11 @@ class PeakParts:
     """Held by its head, which checkpointing does not shrink."""
 
     def traced(self, over: Array, more_base: float) -> PeakParts:
-        """These parts where `over` is what a trace found at the peak beside the state; it is NaN
-        for what was not traced. `more_base` is what the base is more than was taken for it."""
+        """These parts, corrected by a trace.
+
+        `over` are the traced bytes at the peak beside the state; NaN where nothing was traced.
+        `more_base` is added to the base.
+        """
         more = np.where(np.isnan(over), 1.0, over / (self.blocks + self.head))
         return replace(
             self, base=self.base + more_base, blocks=more * self.blocks, head=more * self.head
@@ -127,8 +130,8 @@ class MemoryModel:
         self._seen: list[tuple[int, float | OutOf | Within, bool]] = []
 
     def trace(self, over: Array, more_base: float) -> None:
-        """Start from what was traced instead; what was observed is kept. See `PeakParts`. A base
-        of which nothing more is known has `more_base` 0."""
+        """Start from the trace instead; observations are kept. See `PeakParts.traced`. `more_base`
+        is 0 if the base was not measured."""
         groups = replace(self._groups, workload=2 * self._groups.workload + np.isnan(over))
         self.parts = self._closed.traced(over, more_base)
         self._beliefs = _beliefs(
@@ -139,8 +142,8 @@ class MemoryModel:
             self.observe(place, peak, weighed=weighed)
 
     def observe(self, place: int, peak: float | OutOf | Within, *, weighed: bool = False) -> None:
-        """Learn the peak of the point in that `place`, in bytes, or that memory ran out, or did
-        not; `weighed` where it was found on other devices."""
+        """Learn the peak of the point in that `place`: bytes, or whether memory ran out. It is
+        `weighed` if emulated devices told it."""
         self._seen.append((place, peak, weighed))
         if isinstance(peak, Within):
             at_most = (1 - _OOM_BEYOND) * peak.capacity_bytes
@@ -158,7 +161,7 @@ class MemoryModel:
             self._beliefs.observe(place, at_least, (_OOM_BEYOND * peak.capacity_bytes) ** 2)
 
     def predict(self, place: int, z: float = _Z95) -> Prediction:
-        """The peak of the point in that `place` as it would be measured, and what lies within `z`
+        """The measured peak to expect of the point in that `place`, with an interval of `z`
         standard deviations."""
         belief = self._beliefs.belief()
         mean = float(belief.mean[place])
@@ -167,20 +170,20 @@ class MemoryModel:
         return Prediction(middle, low, high)
 
     def chance(self, limit_bytes: int) -> Array:
-        """Probability of each point that its measured peak keeps within the limit."""
+        """The probability of each point's measured peak to be within the limit."""
         belief = self._beliefs.belief()
         off = np.hypot(belief.deviation, _noise(belief.mean))
         return normal_cdf((limit_bytes - belief.mean) / off)
 
 
 def more_base(process_bytes: int, family: str) -> float:
-    """What a rank's base on the CPU is more than was taken for it, where a process that only
-    imports what a rank imports holds `process_bytes`."""
+    """Bytes to add to a rank's assumed base on the CPU; a process with only its imports holds
+    `process_bytes`."""
     return float(process_bytes + _BUILDING_BYTES - _process_bytes(family, "cpu"))
 
 
 def _process_bytes(family: str, device_kind: str) -> int:
-    """Of a process without a model. The library of a family is not on a GPU."""
+    """Bytes of a process without a model. A family's library takes none on a GPU."""
     more = _FAMILY_BYTES.get(family, 0) if device_kind == "cpu" else 0
     return _PROCESS_BYTES[device_kind] + more
 
@@ -191,7 +194,7 @@ def device_memory(points: Sequence[Point], device_kind: str) -> MemoryModel:
 
 
 def host_memory(points: Sequence[Point], device_kind: str) -> MemoryModel:
-    """The memory of all ranks on one host. On the CPU it is also the devices'."""
+    """The memory of all ranks on one host. On the CPU it is the devices' memory, too."""
     ranks = np.array([workload.ranks_on_a_node for workload, _ in points], dtype=float)
     if device_kind == "cpu":
         device = closed_forms(points, device_kind)
@@ -211,7 +214,7 @@ def host_memory(points: Sequence[Point], device_kind: str) -> MemoryModel:
 
 
 def kept_on_host(workload: Workload, candidate: Candidate) -> float:
-    """Bytes of blocks' inputs that one rank keeps in host memory instead of its device's."""
+    """Bytes of blocks' inputs that one rank keeps in host memory, not on its device."""
     if candidate.checkpointing != "host":
         return 0.0
     shape = workload.shape(candidate.depth)
@@ -221,7 +224,7 @@ def kept_on_host(workload: Workload, candidate: Candidate) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class _Groups:
-    """Numbers of the points: those with the same number share a deviation."""
+    """Numbers of the points: points with the same number share a deviation."""
 
     workload: Codes
     engine: Codes
@@ -282,11 +285,10 @@ def unused_share(device_kind: str) -> float:
 def on_rank(
     workload: Workload, candidate: Candidate, over: float, device_kind: str, *, stay: bool
 ) -> float:
-    """What a rank of its engine holds over weights and optimizer state at its peak, where a plain
-    step that shares nothing holds `over`; `stay` if that has all gradients throughout.
+    """Peak bytes of a rank of its engine over weights and optimizer state, with unused reserves.
 
-    With what the allocator reserves beside it. On the CPU engines share tensors with the step, and
-    what they add is in the closed forms.
+    A plain step without sharing holds `over`; `stay` if it has all gradients throughout. On the
+    CPU engines share tensors with the step, and closed forms have the rest.
     """
     if device_kind == "cpu":
         return over
@@ -302,8 +304,7 @@ def on_rank(
 def before_gradients(
     workload: Workload, candidate: Candidate, over: float, gradients: float
 ) -> float:
-    """The part of the hinge `over` that is held before any gradient is there, of `gradients` bytes
-    in all."""
+    """The part of the hinge `over` that is held before the first of `gradients` bytes exists."""
     shape = workload.shape(candidate.depth)
     form = candidate.tokens * (
         shape.block_bytes(candidate.checkpointing, workload.dtype) + shape.head_bytes
@@ -312,8 +313,10 @@ def before_gradients(
 
 
 def _at_peak(workload: Workload, candidate: Candidate, kept: float) -> float:
-    """Beside weights and optimizer state on a GPU where activations take `kept`: at the end of the
-    forward pass, or while the optimizer steps."""
+    """Peak bytes beside weights and optimizer state on a GPU, if activations take `kept`.
+
+    It is at the end of the forward pass, or while the optimizer steps.
+    """
     engine = engine_of(workload, candidate)
     passing = engine.passing_bytes(workload, candidate, "cuda")
     updating = engine.updating_bytes(workload, candidate)

@@ -40,7 +40,7 @@ from autotune.wire.stopping import Interval
 
 
 class Predictor:
-    """Peak memory, and what a step takes; each outcome corrects them for all candidates."""
+    """Peak memory and cost of a step; each outcome corrects them for all candidates."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Predictor:
         known: Magnitudes | None = None,
         objective: Objective = "flops",
     ) -> None:
-        """`earlier` studies may be of any space. The device's own magnitudes may be `known`."""
+        """`earlier` studies may be of any space; `known` are the device's own magnitudes."""
         self._space = space
         self._device_kind = device_kind
         self._points = points(space, earlier)
@@ -63,7 +63,7 @@ class Predictor:
         else:
             self.memory = device_memory(self._points, device_kind)
         offloads = any(c.offload != "none" or c.checkpointing == "host" for c in space.candidates)
-        # Without offload the host holds what the devices hold, or nothing of note.
+        # Without offload the host is the device, or holds nothing of note.
         self.host_memory = host_memory(self._points, device_kind) if offloads else None
         self._speed = SpeedModel(self._points, device_kind, known)
         self._cost = self._speed
@@ -84,7 +84,7 @@ class Predictor:
     def observe(
         self, candidate: Candidate, outcome: Outcome, *, final: bool = False, timed: bool = True
     ) -> None:
-        """Learn from a trial, or from a final, that ended; of its memory alone if not `timed`."""
+        """Learn from a trial or a final; only its memory if not `timed`."""
         place, found = self._place[candidate], outcome.measurement
         if found is not None:
             peak = found.peaks.device_bytes or Within(self._space.limits.capacity_bytes)
@@ -129,7 +129,7 @@ class Predictor:
         if on_cpu:
             base = more_base(found.answer.base_bytes, self._space.workload.family)
         self.memory.trace(over, base)
-        if self.host_memory is not None and on_cpu:  # it holds what the devices do
+        if self.host_memory is not None and on_cpu:  # host and devices are the same
             ranks = self._space.workload.ranks_on_a_node
             self.host_memory.trace(ranks * over, ranks * base)
 
@@ -138,7 +138,7 @@ class Predictor:
         return self.memory.predict(self._place[candidate])
 
     def chance(self) -> Array:
-        """Probability of each candidate that its peaks keep within the limits."""
+        """The probability of each candidate's peaks to be within the limits."""
         limits = self._space.limits
         chance = self.memory.chance(limits.limit_bytes)
         if self.host_memory is not None:
@@ -151,20 +151,20 @@ class Predictor:
         return float(sum(1 - chance[self._place[candidate]] for candidate in candidates))
 
     def draws(self, candidates: Sequence[Candidate], count: int) -> Array:
-        """`count` times the logarithms of what `candidates`' steps cost, as they may be.
+        """`count` draws of the log costs of `candidates`' steps, by [draw][candidate].
 
-        By [draw][candidate]; the same for the same observations.
+        The same observations give the same draws.
         """
         mean, covariance = self._cost.joint([self._place[each] for each in candidates])
         rng = np.random.default_rng(0)
         return rng.multivariate_normal(mean, covariance, count, check_valid="ignore")
 
     def log_step_s(self, pending: Sequence[Candidate] = ()) -> Belief:
-        """Logarithm of the seconds of a step, where `pending` ones come out as expected."""
+        """Logarithm of a step's seconds; `pending` candidates count as measured as expected."""
         return self._belief(self._speed, pending)
 
     def log_cost(self, pending: Sequence[Candidate] = ()) -> Belief:
-        """Of what the objective counts: seconds, or joules where it is of energy."""
+        """Logarithm of a step's cost: seconds, or joules if the objective is of energy."""
         return self._belief(self._cost, pending)
 
     def cost_apart(self, place: int, pending: Sequence[Candidate] = ()) -> Array:
@@ -178,8 +178,10 @@ class Predictor:
 
 
 def _fewer_replicas(workload: Workload, candidate: Candidate, ran: Ran | None) -> float:
-    """By how much longer a step would be with the samples that were asked for, where more ranks of
-    a script share them than was known. A global batch is reached all the same."""
+    """Factor from the step that `ran` to one with all samples that were asked for.
+
+    More ranks of a script may share samples than was known. A global batch is reached anyway.
+    """
     if ran is None or ran.data_parallel is None or workload.global_batch is not None:
         return 1.0
     return workload.replicas(candidate) / ran.data_parallel

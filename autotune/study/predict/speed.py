@@ -1,9 +1,9 @@
 """Predicted step time of every candidate: a roofline shape, corrected by measured steps.
 
 The prior knows shapes, not the device: fixed costs, work over a rate that saturates in tokens,
-traffic of each ZeRO stage and of offload. What it is off by is learned in the logarithm, along
-tokens, depth, length, stage and checkpointing. Sources: Williams et al., Roofline (CACM 2009);
-traffic per stage from ZeRO (arXiv 1910.02054, section 7) and ZeRO-Offload (arXiv 2101.06840).
+traffic of each ZeRO stage and of offload. Its error is learned in the logarithm, along tokens,
+depth, length, stage and checkpointing. Sources: Williams et al., Roofline (CACM 2009); traffic
+per stage from ZeRO (arXiv 1910.02054, section 7) and ZeRO-Offload (arXiv 2101.06840).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Magnitudes:
     host_bytes_per_s: float
     """Between device and host."""
     host_adam_bytes_per_s: float
-    """Optimizer state that the host updates."""
+    """Rate at which the host updates optimizer state."""
     fixed_s: float
     """Seconds of a micro-step without any work."""
     block_s: float
@@ -47,13 +47,13 @@ class Magnitudes:
     half_rate_tokens: float
     """Tokens of a micro-step at which half the rate is reached."""
     half_rate_width: float
-    """Channels of the model at which half of that is reached."""
+    """Channels of the model at which half of that rate is reached."""
     noise: float
-    """Between two measurements in different groups, in the logarithm."""
+    """Deviation between measurements in different groups, in the logarithm."""
     power_w: float
-    """Of a device while it trains."""
+    """Power of a device while it trains."""
     power_noise: float
-    """Of a measured mean power, in the logarithm."""
+    """Deviation of a measured mean power, in the logarithm."""
 
 
 MAGNITUDES = {
@@ -89,17 +89,17 @@ MAGNITUDES = {
 
 
 DRIFT = Off("finals", 0.05)
-"""Finals come last, on a warm machine, in fresh groups: all of them are slower or faster than the
-search by about so much, in the logarithm."""
+"""Finals come last, on a warm machine, in fresh groups. Together they are slower or faster than
+the search by about so much, in the logarithm."""
 BENT = 0.3
-"""What the longest samples say of a mix is off by about so much, as a share of the logarithm of
-the padding that was expected to go: steps have fixed costs, and attention grows with the square.
-All that is expected of a mix in this way is off together."""
+"""Error of a mix's steps, scaled from its longest samples, as a share of the factor's logarithm.
+Steps have fixed costs, and attention grows with the square of the length. All such steps are off
+together."""
 ANOTHER_DAY = 0.1
 """The deviation between the measurements of two studies, in the logarithm."""
 ANOTHER_SPACE = 10.0
-"""Of a measurement's noise: by so much one of another candidate, in another space, may mislead by
-itself. Taken for surer, an earlier study misled searches on recorded grids."""
+"""A measurement of another candidate in another space counts with so many times its noise. With
+less, earlier studies misled searches on recorded grids."""
 _UNKNOWN_OFF = 1.5
 """Deviation of the speed of an unknown device, in the logarithm."""
 _KNOWN_OFF = 0.4
@@ -108,26 +108,25 @@ _MODEL_OFF = 0.2
 """Deviation of the prior between two workloads."""
 
 _SLOPE, _UNSIZED_SLOPE = 0.15, 0.3
-"""Deviation of the prior along the logarithm of tokens; and the same of a script that is not told
-the length of its samples."""
+"""Deviation of the prior along the logarithm of tokens; the same if the length of a script's
+samples is unknown."""
 _UNSIZED_TOKENS = 16
-"""Tokens that such a sample counts as. Nobody knows: between 1, as of an image, and thousands."""
+"""Tokens that such a sample counts as. It may have 1, as an image, or thousands."""
 
 _FACTORS = {
     ("attention", "eager"): 1.1,
     ("compile", "on"): 0.9,
     ("checkpointing", "selective"): 1.1,
 }
-"""Factors of values for the time of the work, roughly: measurements decide."""
+"""Rough factors on the time of the work; measurements decide."""
 _HEAD_PASSES = 7
-"""Of a chunk of logits over the head's weights: they are read three times, and their gradient is
-written, and added to those of the chunks before it."""
+"""Passes of a chunk of logits over the head's weights: it reads them three times, writes their
+gradient, and adds it to that of earlier chunks."""
 _ASKED_OFF = 0.1
 """Deviation of the effect of compiling, or of another attention, loss or optimizer."""
 
 _OWN_OFF = 0.2
-"""The same of a word on an axis of a script's own; and of such an axis of numbers, along its
-logarithm."""
+"""The same for an axis of a script's own: of a word, or of a number along its logarithm."""
 _OWN_SLOPE = 0.3
 
 _VARIANTS = tuple(
@@ -137,8 +136,7 @@ _VARIANTS = tuple(
 
 
 class SpeedModel:
-    """Seconds per optimizer step of all points, in the logarithm; or its joules, of which the same
-    is believed: what takes longer takes more."""
+    """Seconds per optimizer step of all points, in the logarithm; or joules by the same prior."""
 
     def __init__(
         self,
@@ -148,7 +146,7 @@ class SpeedModel:
         *,
         of_energy: bool = False,
     ) -> None:
-        """The device's own magnitudes may be `known`."""
+        """`known` are the device's own magnitudes."""
         self._of_energy = of_energy
         self._magnitudes = known or MAGNITUDES[device_kind]
         self.noise = self._magnitudes.noise
@@ -160,7 +158,7 @@ class SpeedModel:
         workload = codes([workload for workload, _ in points])
         stage = codes([(c.zero_stage, c.offload) for _, c in points])
         skipped = {"own", *DEGREES}
-        if not any(c.compiles for _, c in points):  # what padding does is then known
+        if not any(c.compiles for _, c in points):  # the effect of padding is then known
             skipped |= set(PADDING_AXES)
         asked = [
             codes([getattr(c, name) for _, c in points])
@@ -200,17 +198,17 @@ class SpeedModel:
         ], _VARIANTS)  # fmt: skip
 
     def belief(self, pending: Sequence[int] = ()) -> Belief:
-        """Of the logarithm, where `pending` points come out as expected."""
+        """Belief of the logarithm; `pending` points count as measured as expected."""
         return self._beliefs.belief(pending)
 
     def apart(self, place: int, pending: Sequence[int] = ()) -> Array:
-        """Standard deviation of the difference of each point's logarithm to that in `place`."""
+        """Standard deviation of each point's difference to that in `place`, in the logarithm."""
         return self._beliefs.apart(place, pending)
 
     def observe(
         self, place: int, step: Interval, disturbed_share: float, off: Off | None = None
     ) -> None:
-        """Step times, or a step's joules, that were measured of the point in that `place`."""
+        """Learn the measured step times, or joules, of the point in that `place`."""
         noise = self._magnitudes.noise**2 + step.half_width**2 + (disturbed_share / 2) ** 2
         noise += off.alone**2 if off else 0.0
         if self._of_energy:
@@ -223,7 +221,7 @@ class SpeedModel:
 
 
 def _of_own(trait: Trait) -> Iterator[Term]:
-    """What an axis of a script's own, or a degree, may do."""
+    """The possible effects of an axis of a script's own, or of a degree."""
     ones = np.ones(len(trait.values))
     if trait.position is None:
         yield Term(_OWN_OFF * ones, group=trait.codes)
@@ -238,27 +236,25 @@ def _is_unsized(workload: Workload, candidate: Candidate) -> bool:
 
 
 def bent(workload: Workload, candidate: Candidate) -> Off | None:
-    """The common error of steps that are expected from the longest samples of a mix; None without
-    a mix."""
+    """The common error of steps that are scaled from a mix's longest samples; None without one."""
     if workload.length_mix is None:
         return None
     return Off("longest", -BENT * math.log(workload.padded_share(candidate)))
 
 
 _SHAPE_S = 5.0
-"""Seconds in which a shape of a model is compiled."""
+"""Seconds to compile a shape of a model."""
 
 
 def _compiling_s(workload: Workload, candidate: Candidate) -> float:
-    """Of a step, by order of magnitude, where shapes of a mix are compiled."""
+    """Seconds of compiling per step, by order of magnitude, if shapes of a mix are compiled."""
     if workload.length_mix is None or candidate.compile == "off":
         return 0.0
     return _SHAPE_S * workload.expected_shapes(candidate) / workload.length_mix.run_steps
 
 
 def prior_s(workload: Workload, candidate: Candidate, of: Magnitudes) -> float:
-    """Seconds of one optimizer step of `candidate`, all samples of its seq_len, by order of
-    magnitude."""
+    """Seconds of an optimizer step of `candidate`, by order of magnitude; samples have seq_len."""
     shape = workload.shape(candidate.depth)
     accum = workload.grad_accum(candidate) or 1
     tokens = candidate.tokens * (_UNSIZED_TOKENS if _is_unsized(workload, candidate) else 1)

@@ -11,8 +11,10 @@ from autotune.space.workload import Workload
 
 
 def update_share(found: Record, workload: Workload, earlier: Sequence[Earlier]) -> float | None:
-    """Share of the update in a step, where an earlier study measured the same with another global
-    batch: a step is grad_accum times a micro-step, and the update."""
+    """Share of the update in a step: a step is grad_accum micro-steps and the update.
+
+    An earlier study must have measured the same with another global batch.
+    """
     step_s, accum = found.measured.step.median, workload.micro_steps(found.candidate)
     for study, seen in each_seen(earlier):
         if replace(study.workload, global_batch=workload.global_batch) != workload:

@@ -1,8 +1,8 @@
-"""Which candidate to measure next: the most expected gain for a second of probing.
+"""Proposes the candidate with the most expected gain for a second of probing.
 
-Expected improvement over the incumbent (Jones et al., 1998) times the chance of fitting under the
-ceiling (Gardner et al., 2014), per second of what the probe will take (Snoek et al., 2012). The
-improvement is that of a difference, without the error that both have in common.
+The gain is expected improvement (Jones et al., 1998) times the chance of fitting (Gardner et al.,
+2014). It counts per second of the probe (Snoek et al., 2012). Common errors of a candidate and the
+incumbent cancel out of the improvement.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENOUGH = 0.01
 CAUTION = 0.8
 """A candidate with less chance of fitting is measured only if no other is expected to gain."""
 UNLIKELY = 0.3
-"""If none has that chance, the likeliest candidate comes first if it has at least this one: else a
+"""If no candidate has that chance, the likeliest comes first, if it has at least this one. Else a
 tight space would be given up with its budget unspent."""
 
 
@@ -37,14 +37,14 @@ class Proposal:
     """An open candidate and its expected gain."""
 
     place: int
-    """In the space."""
+    """Its index in the space."""
     gain: float
     """The largest expected improvement of any candidate, as a share of the incumbent's value; 1
     without an incumbent."""
 
 
 class Frontier(Sampler):
-    """Goes by what is believed of all candidates. Source of the parts: see above."""
+    """Goes by the predictions for all candidates."""
 
     def __init__(self, space: Space, predictor: Predictor, objective: Objective) -> None:
         self._space = space
@@ -102,7 +102,7 @@ class Frontier(Sampler):
         """Expected improvement of every candidate as a share of the incumbent's value."""
         mean = self._work - belief.mean
         if not fitting:
-            # Nothing to improve on: what is likely to be fast, however unsure.
+            # Without an incumbent the fastest by the mean comes first, however unsure.
             return np.asarray(np.exp(mean - mean.max()))
         incumbent = max(fitting, key=lambda i: mean[i])
         best = mean[incumbent]

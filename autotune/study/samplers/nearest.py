@@ -1,7 +1,6 @@
-"""One of Optuna's samplers, kept to the candidates that may be proposed.
+"""Moves the proposals of one of Optuna's samplers to the nearest candidate that is allowed.
 
-It knows ranges, not which points of them are valid or already measured, and a probe is too dear to
-repeat. What it proposes is moved to the nearest candidate that is allowed.
+The sampler knows ranges, not which of their points are valid or measured.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from autotune.space.space import Space
 
 
 class Nearest(Sampler):
-    """It knows nothing of what a group's start costs, so it is asked for four at a time."""
+    """Optuna's sampler ignores the cost of a group's start, so it is asked for four at a time."""
 
     round = 4
     base: BaseSampler

@@ -34,7 +34,7 @@ class OpenCandidates:
         self._open[self._place[candidate]] = False
 
     def reopen(self, candidate: Candidate) -> None:
-        """A candidate that was closed, and then not tried, may be proposed again."""
+        """Allow a candidate again that was closed and then not tried."""
         self._open[self._place[candidate]] = True
 
     def avoid(self, candidates: Iterable[Candidate]) -> None:
@@ -53,9 +53,9 @@ class OpenCandidates:
         return bool((self._open & (self._build_of == self._builds[build])).any())
 
     def places(self, build: Build | None = None) -> Codes:
-        """Where in the space those are that may be proposed now.
+        """Indices in the space of the candidates that may be proposed now.
 
-        Of `build` alone, as long as one of it is open. Never empty while a candidate is.
+        Only those of `build`, while one of them is open. Never empty while a candidate is open.
         """
         if build is not None and self.has(build):
             return np.flatnonzero(self._open & (self._build_of == self._builds[build]))

@@ -10,10 +10,9 @@ from autotune.study.predict.predictor import Predictor
 from autotune.study.samplers.nearest import Nearest
 
 
-# Of what was stopped early it takes the longest for the best, and of two that ran as many steps
-# the one whose last step took longer: intermediate values are step times here, and more is better
-# in the study. That decides only which of them fill up the best tenth, where fewer trials than
-# that were measured to the end.
+# It ranks pruned trials by their steps, then by the last intermediate value: more is better. Here
+# these values are step times, so it prefers the slower of two. That matters only where finished
+# trials are fewer than its best tenth.
 def make(space: Space, predictor: Predictor, objective: Objective, seed: int) -> Nearest:
     base = TPESampler(seed=seed)
     return Nearest(space, base)

@@ -1,4 +1,4 @@
-"""The user's script that DeepSpeed's autotuner starts for each of its experiments.
+"""The user's script that DeepSpeed's autotuner starts for each experiment.
 
 The engine ends the process itself: after the first forward of the model's profile, and after the
 steps that the autotuner times.
@@ -12,7 +12,7 @@ from peer_tools.task import Task
 from peer_tools.training import build, limit, ooms_counted, tokens
 from torch.utils.data import DataLoader
 
-# The tool comes last, so that what its libraries hold can be told.
+# The tool is imported last, so the memory of its libraries can be measured.
 # isort: split
 import deepspeed
 

@@ -1,4 +1,4 @@
-"""What a peer is asked and what it answers: files, so that it can be any number of processes."""
+"""Task and answer of a peer as files, so it can have any number of processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One search for a micro-batch. Everything about it lies in `folder`."""
+    """One search for a micro-batch; all its files are in `folder`."""
 
     folder: str
     depth: int
@@ -25,23 +25,23 @@ class Task:
     vocab_size: int
     seq_len: int
     most: int
-    """The largest micro_batch, where the tool takes such a limit."""
+    """The largest micro_batch, if the tool takes such a limit."""
     capacity_bytes: int
     mode: str
-    """The tool's own, where it has several."""
+    """The tool's mode, if it has several."""
 
     @classmethod
     def read(cls, path: str) -> Task:
         return cls(**json.loads(Path(path).read_text()))
 
     def write(self) -> Path:
-        """Make the task known to the processes of the peer; the path is their argument."""
+        """Write the task for the processes of the peer; the path is their argument."""
         path = Path(self.folder, "task.json")
         path.write_text(json.dumps(asdict(self)))
         return path
 
     def count(self, event: str) -> None:
-        """Keep that a process began ("launch") or a step ran out of memory ("oom")."""
+        """Note that a process began ("launch") or a step ran out of memory ("oom")."""
         with Path(self.folder, "events").open("a") as file:
             file.write(f"{event}\n")
 

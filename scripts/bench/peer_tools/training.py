@@ -1,4 +1,4 @@
-"""What all peers train: the GPT on random tokens, under the study's memory limit."""
+"""The training of all peers: the GPT on random tokens, under the study's memory limit."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from probes.models import family
 
 FAMILY = family("gpt")
 STEPS = 3
-"""Optimizer steps that a micro_batch is tried with: Lightning's default."""
+"""Optimizer steps of a tried micro_batch: Lightning's default."""
 SAMPLES = 1024
 BASE_BYTES = status_bytes("VmRSS")
-"""What a rank holds before it builds anything: tools are imported after this module."""
+"""Memory of a rank before it builds anything: tools are imported after this module."""
 
 
 def limit(task: Task) -> None:
-    """Leave this process the room that a rank has.
+    """Leave this process the room of a rank.
 
-    On a GPU a tool's own libraries would take nothing of the device, so they do not here either.
+    On a GPU a tool's own libraries would take no device memory, so they do not count here, either.
     """
     task.count("launch")
     libraries_bytes = max(0, status_bytes("VmRSS") - BASE_BYTES)
@@ -56,7 +56,7 @@ def tokens(task: Task) -> TensorDataset:
 
 @contextmanager
 def ooms_counted(task: Task) -> Iterator[None]:
-    """Count an error for want of memory on its way to the tool."""
+    """Count an out-of-memory error on its way to the tool."""
     try:
         yield
     except Exception as error:

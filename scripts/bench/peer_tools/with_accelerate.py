@@ -1,6 +1,6 @@
 """accelerate's `find_executable_batch_size`: `python with_accelerate.py TASK`.
 
-As its guide has it: an inner function takes the batch size and makes all that holds memory.
+As in its guide, an inner function takes the batch size and makes all that holds memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from autotune.wire.recipe import CLIP_NORM
 from probes.engines.ddp import optimizers
 
-# The tool comes last, so that what its libraries hold can be told.
+# The tool is imported last, so the memory of its libraries can be measured.
 # isort: split
 from accelerate import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
     Accelerator,

@@ -1,8 +1,8 @@
 """DeepSpeed's autotuner: `python with_deepspeed.py TASK` runs `deepspeed --autotuning tune`.
 
-It is given the config that the study would export, with stage 0 alone and the micro-batch open.
-After each run the autotuner has pdsh kill what is left of it on all hosts by a pattern; here is
-one host, whose other processes are none of its business, so it finds a pdsh that does nothing.
+It gets the config that the study would export, with stage 0 and an open micro-batch. After each
+run the autotuner has pdsh kill leftover processes on all hosts by a pattern. Here it must not
+touch others on this one host, so it finds a pdsh that does nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
     ]  # fmt: skip
     environment = os.environ | {
         "PATH": os.pathsep.join([str(programs), os.environ["PATH"]]),
-        "LOCAL_SIZE": "1",  # one run at a time, also on a machine of several NUMA nodes
+        "LOCAL_SIZE": "1",  # one run at a time, even with several NUMA nodes
         "GLOO_SOCKET_IFNAME": "lo",
     }
     subprocess.run(command, cwd=folder, env=environment, check=False)
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def tuning_config(task: Task) -> dict[str, object]:
-    """The user's config: what the study exports for stage 0, open in its micro-batch."""
+    """The user's config: the study's export for stage 0, with an open micro-batch."""
     workload = Workload(
         model="gpt",
         width=task.width,
@@ -80,7 +80,7 @@ def tuning_config(task: Task) -> dict[str, object]:
 
 
 def free_port() -> int:
-    """The autotuner adds a run's number to it, so the ports above it are used as well."""
+    """A free port. The autotuner adds a run's number to it, so it also uses the ports above."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -88,7 +88,7 @@ def free_port() -> int:
 
 
 def first_error(results: Path) -> str:
-    """The first exception that any run left in its stderr."""
+    """The first exception in the stderr of any run."""
     for log in sorted(results.glob("*/stderr.log"), key=lambda path: path.stat().st_mtime):
         for line in log.read_text(errors="replace").splitlines():
             if re.match(r"[\w.]+(Error|Exception)\b", line):

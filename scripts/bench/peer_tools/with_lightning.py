@@ -1,6 +1,6 @@
-"""Lightning's `Tuner.scale_batch_size`: `python with_lightning.py TASK`, the task's mode its own.
+"""Lightning's `Tuner.scale_batch_size`: `python with_lightning.py TASK`.
 
-All its arguments but the mode are the defaults.
+The task has the mode; all other arguments are the defaults.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from autotune.wire.recipe import CLIP_NORM
 from probes.engines.ddp import optimizers
 
-# The tool comes last, so that what its libraries hold can be told.
+# The tool is imported last, so the memory of its libraries can be measured.
 # isort: split
 from lightning.pytorch import LightningModule, Trainer  # type: ignore[import-not-found, unused-ignore]
 from lightning.pytorch.tuner.tuning import Tuner  # type: ignore[import-not-found, unused-ignore]
@@ -45,7 +45,7 @@ class Training(LightningModule):  # type: ignore[misc, unused-ignore]
         return loss
 
     def optimizer_step(self, *arguments: Any, **options: Any) -> None:
-        # Forward and backward are in its closure.
+        # Forward and backward run in the optimizer's closure.
         with ooms_counted(self._task):
             super().optimizer_step(*arguments, **options)
 

@@ -1,1 +1,1 @@
-"""Training runs that others published (results/public), as what a plan is asked for."""
+"""Published training runs (results/public) as requests for plans."""

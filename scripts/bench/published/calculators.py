@@ -1,6 +1,6 @@
-"""Other calculators of memory on rows of `weighed.py`: whole training runs whose sizes are known.
+"""Other calculators of memory on rows of `weighed.py`: whole training runs of known sizes.
 
-None of them knows activations, logits, or what an allocator holds and does not use.
+None of them counts activations, logits, or unused memory of the allocator.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ model's memory", huggingface.co/docs/transformers/model_memory_anatomy."""
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What a calculator is told of a run."""
+    """The input of a calculator."""
 
     parameters: int
     largest_layer: int
     parts: int = 1
-    """Cards that hold a model between them, by tensor and pipeline parallelism."""
+    """Cards that share a model by tensor and pipeline parallelism."""
     stage: int = 0
-    """Of ZeRO."""
+    """The ZeRO stage."""
     ranks: int = 1
-    """That share state by ZeRO."""
+    """Ranks that share state by ZeRO."""
 
 
 def run_of(row: Row) -> Run | None:
-    """The run of a row; None if it is none of a whole model, or its size is not known."""
+    """The run of a row; None unless it trains a whole model of known size."""
     if row["case"] == "titan":
         return Run(
             parameters=_LLAMA_3_8B, largest_layer=_LLAMA_3_EMBEDDING, stage=3,
@@ -63,7 +63,7 @@ def run_of(row: Row) -> Run | None:
 
 
 def deepspeed(run: Run) -> float:
-    """`estimate_zero3_...` for stage 3, else `estimate_zero2_...`, of as many ranks as share."""
+    """`estimate_zero3_...` for stage 3, else `estimate_zero2_...`, for the ranks that share."""
     own = run.parameters // run.parts
     if run.stage == 3:
         return float(estimate_zero3_model_states_mem_needs(
@@ -74,8 +74,8 @@ def deepspeed(run: Run) -> float:
 
 
 def accelerate(run: Run) -> float:
-    """`accelerate estimate-memory`, which is also the one of the Space hf-accelerate's
-    model-memory-usage; of one card that shares the model evenly with the others."""
+    """`accelerate estimate-memory`, also used by the Space hf-accelerate/model-memory-usage; for a
+    card that shares the model evenly with others."""
     usage = estimate_training_usage(4 * run.parameters, "bfloat16")
     return float(max(usage.values())) / (run.parts * run.ranks)
 
@@ -101,11 +101,11 @@ torchtitan's estimator was not tried."""
 
 
 Errors = list[tuple[bool, float]]
-"""Each with whether it is of Llama 3 8B."""
+"""Errors, each with whether it is of Llama 3 8B."""
 
 
 def errors(found: Sequence[tuple[Row, str, float]]) -> list[tuple[str, str, Errors]]:
-    """Of ours and of each calculator: name, scope and errors."""
+    """Name, scope and errors, for ours and each other calculator."""
     some = [(run, float(row[kind]), ours) for row, kind, ours in found if (run := run_of(row))]
     told = [("weighed here", "all that torch holds", [(r.stage == 3, e) for r, _, e in some])]
     for name, (bytes_of, scope) in CALCULATORS.items():

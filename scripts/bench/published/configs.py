@@ -10,7 +10,7 @@ from typing import Any
 
 
 class NotComparableError(Exception):
-    """A row that does not say enough, or that no engine here runs; in a few words."""
+    """A row lacks facts, or no engine here runs it; the message says why."""
 
 
 def config_of(row: dict[str, Any], folder: Path) -> Path:

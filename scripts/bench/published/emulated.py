@@ -1,11 +1,11 @@
-"""Peaks of a public training script on emulated GPUs, beside those that real ones showed.
+"""Peaks of a public training script on emulated GPUs, beside those of real ones.
 
     .venv-cuda/bin/python scripts/bench/published/emulated.py CHECKOUT [--rows 0,1,2]
 
 CHECKOUT is a clone of https://github.com/openai/parameter-golf (MIT): its records have the script
-of each run and the peaks that torch told. Needs torch's CUDA build, sentencepiece, and no GPU. The
-script runs unchanged, on random tokens, for two steps. Its evaluation divides by a sum that is 0
-here, and ends the run. Sizes are in MiB.
+of each run and torch's peaks. Needs torch's CUDA build, sentencepiece, and no GPU. The script runs
+unchanged, on random tokens, for two steps. Its evaluation divides by a sum that is 0 here, and
+ends the run. Sizes are in MiB.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ print(torch.cuda.max_memory_allocated() // 2**20, torch.cuda.max_memory_reserved
 
 @dataclass(frozen=True)
 class Row:
-    """One public run on one GPU: what it was given, and the peaks in its log."""
+    """One public run on one GPU: its variables, and the peaks in its log."""
 
     log: str
     card: str
@@ -98,14 +98,14 @@ def fill(folder: Path, vocab: int, most: int) -> dict[str, str]:
         data = chance.integers(0, vocab, tokens).astype("<u2")
         data[::1000] = vocab - 1
         (folder / f"fineweb_{name}_0.bin").write_bytes(header.tobytes() + data.tobytes())
-    # The script prints what this says of the machine.
+    # The script prints the output of this program.
     (folder / "nvidia-smi").write_text("#!/bin/sh\n")
     (folder / "nvidia-smi").chmod(0o755)
     return {"DATA_PATH": str(folder), "PATH": f"{folder}:{os.environ['PATH']}"}
 
 
 def weighed(row: Row, folder: Path, given: dict[str, str]) -> tuple[int, int]:
-    """Its peaks on an emulated card."""
+    """Peaks of the run on an emulated card."""
     cards = Emulation(f"1x{row.card}")
     done = subprocess.run(
         [sys.executable, "-c", WRAPPER], cwd=folder, text=True, capture_output=True, check=False,

@@ -15,7 +15,7 @@ from probes.describe import describe
 
 _GB = 1e9
 HIDDEN, HEADS, LENGTH = 1024, 16, 1024
-"""Of the GPT-2 whose layers are looked at."""
+"""Sizes of the traced GPT-2."""
 
 
 def deepspeed_states() -> str:
@@ -59,8 +59,9 @@ def deepspeed_states() -> str:
 
 
 def activations() -> str:
-    """Bytes a token and channel that one layer of GPT-2 keeps, traced, beside Korthikanti et al.
-    2022 (arXiv 2205.05198, equation 2): 34 + 5 a s / h, or 34 where scores are not kept."""
+    """Bytes a token and channel that one layer of GPT-2 keeps, traced, beside a formula. It is
+    from Korthikanti et al. 2022 (arXiv 2205.05198, equation 2): 34 + 5 a s / h, or 34 without
+    scores."""
     rows = []
     for attention, checkpointing, formula in (
         ("eager", "none", 34 + 5 * HEADS * LENGTH / HIDDEN),

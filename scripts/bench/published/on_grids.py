@@ -1,4 +1,4 @@
-"""Predicted peaks beside recorded ones: before anything was measured, and after a few trials."""
+"""Predicted peaks beside recorded ones: before any measurement, and after a few trials."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ TRACE_S = 120.0
 
 
 def grid_errors() -> str:
-    """Median errors of the peaks of each grid, traced on this machine; after `TRIALS` measurements
-    of candidates drawn at random the median over `SEEDS` draws, of the other candidates."""
+    """Median errors of the peaks of each grid, traced on this machine. After `TRIALS` measurements
+    of random candidates, it is the median over `SEEDS` draws of the other candidates' errors."""
     found = {path.stem: errors(path) for path in sorted(GRIDS.glob("*.csv"))}
     rows = (
         (name, count, f"{before:.1%}", f"{after:.1%}", f"{most:.1%}")
@@ -42,7 +42,7 @@ def grid_errors() -> str:
 
 
 def errors(path: Path) -> tuple[float, float, float, int]:
-    """Before, after, its 90th percentile, and the number of candidates."""
+    """The error before and after, its 90th percentile, and the number of candidates."""
     recording = Recording(path)
     space = recording.space(Options())
     peaks: dict[Candidate, list[int]] = defaultdict(list)
@@ -51,7 +51,7 @@ def errors(path: Path) -> tuple[float, float, float, int]:
             peaks[row.candidate].append(row.report.peaks.device_bytes)
     known = {c: statistics.median(peaks[c]) for c in space.candidates if c in peaks}
     asked = request(space)
-    # In processes of their own: what one holds that only imports is part of every peak.
+    # In fresh processes: the memory of mere imports is part of every peak.
     found = counting.describe(asked, TRACE_S)
     trace = Trace(asked, found) if isinstance(found, Described) else None
 

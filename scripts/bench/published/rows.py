@@ -1,4 +1,4 @@
-"""What a plan is asked for, to be of the run that a row describes."""
+"""Requests for plans of the runs that rows describe."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MIB = {"GB": 1024, "GiB": 1024}
 
 
 def asked_of(row: dict[str, Any], folder: Path) -> tuple[Options, int, Card]:
-    """What a plan of that run is asked for."""
+    """The request for a plan of that run."""
     texts, gpus = texts_of(row, folder)
     return Options.from_texts(texts), gpus, card_of(row["gpu"])
 
@@ -38,7 +38,7 @@ def texts_of(row: dict[str, Any], folder: Path) -> tuple[dict[str, str], int]:
     if row["optimizer"] not in _OPTIMIZERS or row["dtype"] not in _DTYPES:
         raise NotComparableError(f"{row['dtype']}, {row['optimizer']}")
     if row["checkpointing"] == "selective" and row["id"].startswith(("titan", "torchao")):
-        # Every second product is kept; `selective` here keeps all of them.
+        # torchtitan keeps every second product; `selective` here keeps all of them.
         raise NotComparableError("torchtitan's own selective checkpointing")
     if row["checkpointing"] not in ("none", "full", "selective"):
         raise NotComparableError(str(row["checkpointing"]))

@@ -1,8 +1,8 @@
-"""Weighs one run that others published, by its own code, in the interpreter that this runs in.
+"""Weighs one published run, by its own code, in the present interpreter.
 
-`weighed.py` starts it, and says in JSON what to run. The last line printed has the peaks in MiB,
-and the error that ended the run, if one did. A run of several ranks is one rank, in torch's fake
-process group: the first, or of Megatron-LM's GPT the last, which writes its log.
+`weighed.py` starts it with a task in JSON. The last printed line has the peaks in MiB, and the
+error that ended the run, if any. Only one of several ranks runs, in torch's fake process group. It
+is the first one; for Megatron-LM's GPT the last, which writes the log.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ON_ONE_MACHINE = 8
 
 
 def alone(rank: int, ranks: int) -> None:
-    """Make this process one rank of so many, which the others are not there for."""
+    """Make this process one of `ranks`, without the others."""
     import torch
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
@@ -58,7 +58,7 @@ def alone(rank: int, ranks: int) -> None:
         return split(*given, **keywords | {"backend": "fake"})
 
     def reduced(gradients: torch.Tensor) -> Any:
-        """What DDP does by itself, less the collective: the fake one returns no tensor."""
+        """DDP's own reduction without the collective: the fake one returns no tensor."""
         done: Any = torch.futures.Future()
         done.set_result(gradients)
         return done
@@ -79,7 +79,7 @@ def golf(how: dict[str, Any], source: Path) -> None:
 
 
 def speedrun(how: dict[str, Any], source: Path) -> None:
-    """A record of KellerJordan/modded-nanogpt: the script that its log begins with."""
+    """A record of KellerJordan/modded-nanogpt: the script at the beginning of its log."""
     script = (source / how["script"]).read_text().partition("=" * 100)[0]
     for name, value in _SPEEDRUN.items():
         script, found = re.subn(rf"^( *{name}\b.*?= *)\d+", rf"\g<1>{value}", script, flags=re.M)
@@ -93,7 +93,7 @@ def speedrun(how: dict[str, Any], source: Path) -> None:
 
 
 def titan(how: dict[str, Any], source: Path) -> None:
-    """torchtitan before 2025-02, for three steps. The tokenizer of its tests has fewer words."""
+    """torchtitan before 2025-02, for three steps, with the smaller tokenizer of its tests."""
     os.chdir(source)
     sys.path.insert(0, str(source))
     sys.argv = [
@@ -107,7 +107,7 @@ def titan(how: dict[str, Any], source: Path) -> None:
 
 
 def liger(how: dict[str, Any], source: Path) -> float:
-    """One point of a benchmark of Liger-Kernel; MiB, as it writes them to its table."""
+    """One point of a benchmark of Liger-Kernel; MiB, as in its table."""
     import torch
 
     sys.path[:0] = [str(source), str(source / "src"), str(source / "benchmark/scripts")]
@@ -135,8 +135,8 @@ def liger(how: dict[str, Any], source: Path) -> float:
 
 
 def apex_softmax() -> None:
-    """Stand-ins for Apex's kernels of a masked softmax, which is not installed from PyPI: the same
-    allocations, a result like the input, and the gradient in the place of the output's."""
+    """Stand-ins for Apex's kernels of a masked softmax, which PyPI does not have. They make the
+    same allocations, a result like the input, and the gradient in the output's memory."""
     import torch
 
     def kernel(name: str) -> None:
@@ -151,7 +151,7 @@ def apex_softmax() -> None:
 
 
 class Tokens:
-    """A data set of Megatron-LM, all ones: of its GPT, or of its T5."""
+    """A data set of Megatron-LM, all ones, for its GPT or its T5."""
 
     def __init__(self, config: Any) -> None:
         self.decoder = getattr(config, "sequence_length_decoder", 0)
@@ -231,7 +231,7 @@ def main(task: dict[str, Any]) -> None:
             ended = f"{type(error).__name__}: {error}".partition("\n")[0][:150]
         peaks = [torch.cuda.max_memory_allocated() / _MIB, torch.cuda.max_memory_reserved() / _MIB]
         if found := _TOLD.search(printed.getvalue()):
-            # What ends a script after that, such as an evaluation, does not count.
+            # Later errors of the script, such as in evaluation, do not count.
             ended, peaks = "", [float(text) for text in found.groups()]
         print(json.dumps({"allocated": told or peaks[0], "reserved": peaks[1], "ended": ended,
                           "torch": torch.__version__}))  # fmt: skip

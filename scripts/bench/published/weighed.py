@@ -1,11 +1,12 @@
-"""Peaks that others published, beside those of their code on emulated GPUs.
+"""Published peaks, beside those of the same code on emulated GPUs.
 
     scripts/bench/published/weighed.py SOURCES INTERPRETERS [--only golf] [--again]
 
-prints results/weighed.md from results/public/weighed.csv, after it weighed the rows that are not
-weighed yet. SOURCES has clones named as owner+name, INTERPRETERS a Python with torch VERSION as
-VERSION/bin/python. By PYTHONPATH they need numpy, sentencepiece, PyYAML, pandas, transformers 4.57
-(without torchao), and for torchtitan torchdata, datasets 4.0, tiktoken, blobfile and tensorboard.
+prints results/weighed.md from results/public/weighed.csv, after it weighed the missing rows.
+SOURCES has clones named as owner+name, INTERPRETERS a Python with torch VERSION as
+VERSION/bin/python. On PYTHONPATH they need numpy, sentencepiece, PyYAML, pandas and transformers
+4.57 (without torchao). torchtitan also needs torchdata, datasets 4.0, tiktoken, blobfile and
+tensorboard.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ _GPT_2 = 50257
 
 
 def main(sources: Path, interpreters: Path, only: str = "", again: bool = False) -> None:
-    """Weigh what is not weighed yet, and print the tables."""
+    """Weigh the missing rows, and print the tables."""
     with ROWS.open(newline="") as file:
         rows = list(csv.DictReader(file))
     with tempfile.TemporaryDirectory() as name:
@@ -105,7 +106,7 @@ def write(rows: list[dict[str, str]]) -> None:
 def weighed(
     row: dict[str, str], sources: Path, interpreters: Path, scratch: Path
 ) -> dict[str, str]:
-    """What a row's run weighs here."""
+    """The peaks of a row's run here."""
     repository = "+".join(row["source"].split("/")[-2:])
     how = json.loads(row["how"])
     task: dict[str, Any] = {
@@ -237,7 +238,7 @@ def beside(found: list[tuple[dict[str, str], str, float]]) -> str:
 
 
 def took() -> str:
-    """The time of weighing, as `weighing_time.py` measured it."""
+    """The time of weighing, by `weighing_time.py`."""
     if not TIME.exists():
         return ""
     found = json.loads(TIME.read_text())

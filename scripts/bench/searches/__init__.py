@@ -2,6 +2,6 @@
 
 import os
 
-# Before numpy is imported: the threads of its algebra would wait for each other.
+# Before numpy's import: threads of its algebra would wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -31,11 +31,11 @@ class Point:
     """The state of a search after a probe."""
 
     elapsed_s: float
-    """Virtual."""
+    """Virtual seconds."""
     found: Candidate | None
     """The incumbent."""
     lost: bool
-    """The probe ran out of memory or over the ceiling."""
+    """Whether the probe ran out of memory or was over the ceiling."""
     error: float | None = None
     """Error of the predicted peak as a share, if both are known."""
 
@@ -44,12 +44,12 @@ Course = list[Point]
 
 
 class Truth:
-    """Of a recorded grid under one ceiling.
+    """The truth of a recorded grid under one ceiling.
 
-    The value of a candidate is the median of its measurements; it fits if it kept under the
-    ceiling in all of them. The capacity is the largest of the median peaks, so that the ceiling is
-    what binds. `axes` are options that leave a part of the grid. Searches draw any measurement, or
-    those of one `repeat` alone, which then do not judge values.
+    The value of a candidate is the median of its measurements. It fits if all of them are under
+    the ceiling. The capacity is the largest of the median peaks, so that the ceiling binds. `axes`
+    are options that leave a part of the grid. Searches draw any measurement, or only those of one
+    `repeat`, which then do not judge.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Truth:
         return 1.0 if found is None else max(0.0, 1 - self.values[found] / self.best)
 
     def oracle(self, seed: int) -> float:
-        """Regret of the best of one measurement of every candidate."""
+        """Regret of the best candidate by one measurement of each."""
         rng = random.Random(seed)
         limit = self.space.limits.limit_bytes
         seen: dict[Candidate, float] = {}
@@ -104,7 +104,7 @@ class Truth:
 
 @cache
 def truth(path: Path, ceiling: float, **axes: Any) -> Truth:
-    """Read once a process."""
+    """The truth, read once a process."""
     return Truth(path, ceiling, **axes)
 
 

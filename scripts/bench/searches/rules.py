@@ -1,7 +1,7 @@
-"""Rules of other tools: each yields candidates and is sent the value measured, None if lost.
+"""Rules of other tools: each yields candidates and gets their values, None if lost.
 
-They know no axis but micro_batch (DeepSpeed's also the stage). They get the ceiling as the point
-at which memory runs out, and go through the other axes in random order until the probes are spent.
+They only know the axis micro_batch; DeepSpeed's also the stage. For them, memory runs out at the
+ceiling. They take the other axes in random order until the probes are spent.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from searches.grids import Course, Point, Truth, value
 
 Walk = Generator[Candidate, float | None, None]
 Ladder = Sequence[Candidate]
-"""Candidates that differ in micro_batch alone, ascending."""
+"""Candidates that only differ in micro_batch, ascending."""
 
 
 def accelerate(ladder: Ladder) -> Walk:
-    """`find_executable_batch_size`: from the largest down by a tenth, until it fits.
+    """`find_executable_batch_size`: from the largest down by a tenth, until one fits.
 
     Source: accelerate/utils/memory.py, version 1.15.
     """
@@ -48,7 +48,7 @@ def power(ladder: Ladder) -> Walk:
 
 
 def bisect(ladder: Ladder) -> Walk:
-    """Lightning's `mode="binsearch"`: doubled, then halves of what is between."""
+    """Lightning's `mode="binsearch"`: doubled, then bisected."""
     low, high = yield from _doubling(ladder)
     while high - low > 1:
         middle = (low + high) // 2
@@ -74,7 +74,7 @@ def _doubling(ladder: Ladder) -> Generator[Candidate, float | None, tuple[int, i
 def deepspeed(stages: Sequence[Ladder]) -> Walk:
     """DeepSpeed's autotuner: stage by stage, the ends of the ladder, then three between.
 
-    Its own estimate of the largest micro-batch is taken to be the axis's end. Source:
+    The axis's end stands for its own estimate of the largest micro-batch. Source:
     deepspeed/autotuning/autotuner.py, version 0.19.8: `tune_space`,
     `get_min_max_micro_batch_size`, `get_tuning_micro_batch_size_list`.
     """
@@ -99,9 +99,9 @@ def deepspeed(stages: Sequence[Ladder]) -> Walk:
 def _highest(
     ladder: Ladder, low: int, seen: dict[int, float | None]
 ) -> Generator[Candidate, float | None, int]:
-    """The place of the largest that fits or is still worth it, where that at `low` fits.
+    """The place of the largest that fits or is still worth it, if that at `low` fits.
 
-    What is measured on the way is added to `seen`.
+    Measured values are added to `seen`.
     """
     high = len(ladder) - 1
     if high not in seen:
@@ -156,7 +156,7 @@ def rule_course(truth: Truth, name: str, seed: int, probes: int) -> Course:
 
 
 def _walks(truth: Truth, name: str, seed: int) -> Iterator[Walk]:
-    """The rule, started anew in each cell of the axes that it does not know, in random order."""
+    """The rule, started anew in each cell of axes that it does not know, in random order."""
     ladders: dict[Any, list[Candidate]] = defaultdict(list)
     for c in truth.space.candidates:
         ladders[(c.depth, c.seq_len, c.checkpointing, c.zero_stage, c.offload)].append(c)

@@ -31,7 +31,7 @@ from autotune.wire.stopping import Interval
 from searches.grids import Course, Point, Truth
 
 TRACE_S = 4.0
-"""Seconds of tracing before the first probe, on 2 cores; recordings do not say it."""
+"""Seconds of tracing before the first probe, on 2 cores; recordings lack it."""
 
 
 class Watcher(Reporter):
@@ -75,8 +75,8 @@ def study_before(truth: Truth, seed: int, minutes: float) -> Earlier:
 def study_result(
     truth: Truth, name: str, seed: int, minutes: float
 ) -> tuple[Candidate | None, float]:
-    """The winner of a whole study, finals included, None where it found nothing; and the share of
-    its probes, finals included, that was lost to memory."""
+    """The winner of a whole study, or None; and the share of its probes that was lost to memory.
+    Finals are included."""
     options = truth.options.but(sampler=name, seed=seed, budget_s=60 * minutes)
     study, _ = run_study(truth, options)
     choice = study.ledger.choice()
@@ -98,7 +98,7 @@ def replays(truth: Truth, now: VirtualTime, options: Options) -> Sequence[Runner
 def run_study(
     truth: Truth, options: Options, earlier: Sequence[Earlier] = (), runners: Runners = replays
 ) -> tuple[Study, Watcher]:
-    """A whole study, and how it went."""
+    """A whole study, and its watcher."""
     now = VirtualTime()  # not the recording's, which goes on from search to search
     clock = Clock(options.limits.budget_s, now(), now)
     now.advance(TRACE_S)
@@ -123,7 +123,7 @@ def run_study(
 
 
 def ask_seconds(size: int, told: int = 20) -> float:
-    """Median time in which frontier is asked once, over `size` candidates with `told` trials."""
+    """Median time of one question to frontier, over `size` candidates with `told` trials."""
     options = Options.of(
         depth=tuple(range(2, 12)), seq_len=(256, 512, 1024, 2048, 4096),
         micro_batch=tuple(range(1, size // 1600 + 1)), device="cpu",

@@ -20,7 +20,7 @@ BUDGETS = (1.0, 3.0, 10.0)
 PROMISED = 3.0
 """The budget with a promise."""
 METHODS = (*SAMPLERS, *RULES)
-"""In the order of the columns."""
+"""Methods in the order of the columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Whole:
     minutes: float
     """Its budget."""
     regret: float
-    """Of its result; 1 where it found nothing."""
+    """Regret of its result; 1 without one."""
     lost: float
     """Share of its probes that were lost to memory, finals included."""
     over: bool
@@ -121,7 +121,7 @@ def regret_table(searches: Sequence[Search], floor: Sequence[float]) -> str:
 
 
 def judged_apart(searches: Sequence[Search], floor: Sequence[float]) -> str:
-    """Of searches that are judged by measurements that they cannot draw, and an oracle that is."""
+    """Searches and an oracle, judged by measurements that they cannot draw."""
     after = ", ".join(
         f"after {count} probes {percent([each.regrets[count] for each in searches])}"
         for count in PROBES

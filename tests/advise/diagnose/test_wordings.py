@@ -1,7 +1,7 @@
-"""The corpus: messages in the words of libraries' sources, and what is to be read in each.
+"""The corpus: messages from libraries' sources, and the expected reading of each.
 
-A row of wordings.jsonl has the text, the kind (null where nothing happened), the numbers that the
-message says, and the source file with the version it is of.
+A row of wordings.jsonl has the text, its kind (null without an error), its numbers, and its
+source: file and version.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def test_json_does_not_stop_the_files(tmp_path: Path, run: Run) -> None:
     assert written["zero_optimization"]["stage"] == first["candidate"]["zero_stage"]
     assert f"Start, all 2 ranks on one machine: {folder}/launch.sh train.py" in found.err
     assert f"{folder}/README.txt has what each leaves to you" in found.err
-    needed = "Fits only with what is not said here: seq_len 2048, checkpointing full."
+    needed = "Fits only with settings that are missing here: seq_len 2048, checkpointing full."
     assert written["_comment"].startswith(f"{needed} From autotune: ")
     assert needed not in found.err  # README.txt says it of each file
     assert f"deepspeed: deepspeed.json\n  {needed}\n  Does not" in (folder / README).read_text()

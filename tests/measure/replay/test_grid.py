@@ -134,7 +134,7 @@ def test_a_grid_of_an_unknown_family_is_refused(tmp_path: Path) -> None:
         (1, lambda text: text.replace("4294967296", "NaN"), "its first line is not JSON"),
         (2, lambda text: text.replace("timed_s,", ""), "line 2: the columns"),
         (3, lambda text: text.replace(",ok,", ",pruned?,"), "line 3: no measurement"),
-        (3, lambda text: text.replace(",ok,", ",oom,"), "does not go with its step times"),
+        (3, lambda text: text.replace(",ok,", ",oom,"), "contradicts its step times"),
         (3, lambda text: text + ",more", "not as many cells"),
         (3, lambda text: text.replace(",none,", ",some,", 1), "some is none of none, optimizer"),
         (3, lambda text: text.replace(",none,", ",all,", 1), "no stage 0 with offload all"),

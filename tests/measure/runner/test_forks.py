@@ -47,8 +47,8 @@ def test_a_forked_rank_has_the_peak_of_a_spawned_one(start: Make, tmp_path: Path
         return report.peaks.device_bytes
 
     spawning = node_of(tmp_path, print, works=False)
-    # The least of some, in turn: allocations of other threads add a percent now and then, and
-    # what of a library's file is in memory changes with what else runs.
+    # The least of some, in turn: allocations of other threads sometimes add a percent, and other
+    # programs change the resident part of a library's file.
     forked, spawned = zip(*((peak(kept()), peak(spawning)) for _ in range(6)), strict=True)
     # The kernel maps runs of pages around the ones that are touched: on a busy machine 1.1 % were
     # measured, with the larger libraries of torch's CUDA build 1.4 %.

@@ -369,10 +369,10 @@ def test_ranks_hold_their_state_between_steps(start: Make) -> None:
         ("leave@warmup:1", "rank 1 left with exit code 7 in phase warmup"),
         ("killed@timed:0", "rank 0 was ended by SIGKILL in phase timed"),
         ("error@warmup:0", "rank 0 in phase warmup: ZeroDivisionError: a bug"),
-        ("garbage@warmup:0", "rank 0 sent what is no message: not an autotune message"),
+        ("garbage@warmup:0", "rank 0 sent an invalid message: not an autotune message"),
         ("old_version@build:1", "version 0, this side speaks 1"),
-        ("huge@warmup:1", "rank 1 sent what is no message"),
-        ("cut_short@warmup:0", "rank 0 sent what is no message"),
+        ("huge@warmup:1", "rank 1 sent an invalid message"),
+        ("cut_short@warmup:0", "rank 0 sent an invalid message"),
     ],
 )
 def test_a_rank_that_breaks_is_crashed_with_its_cause_and_its_peer_is_gone(

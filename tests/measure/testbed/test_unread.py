@@ -38,7 +38,7 @@ def test_lengths_that_may_matter_are_searched(cpu: Device, function: str) -> Non
 
 
 REFUSED = [
-    ("images", {"seq_len": "8,16"}, "--seq-len 8,16: make_batch makes the same of each"),
+    ("images", {"seq_len": "8,16"}, "--seq-len 8,16: make_batch makes the same batch for each"),
     ("unread", {"depth": "2,3"}, "--depth 2,3: the factory never reads spec.depth; leave --depth"),
     ("unread", {"attention": "eager"}, "--attention eager: the factory never reads"),
     ("without_blocks", {"checkpointing": "none,full"}, "none and full are the same training"),

@@ -89,7 +89,7 @@ def test_the_first_line_says_what_has_to_be_set_to_fit(name: str) -> None:
     first = next(
         line for line in text.splitlines() if line.startswith("# ") and "bash" not in line
     )
-    assert first == f"# Fits only with what is not said here: {', '.join(made.needed)}."
+    assert first == f"# Fits only with settings that are missing here: {', '.join(made.needed)}."
 
 
 ON_GPUS: dict[str, Any] = {"kind": "cuda", "dtype": "bf16", "model": "llama-3-8b-tiny"}
@@ -134,7 +134,7 @@ def test_what_stands_for_a_kind_of_checkpointing_needs_no_more_memory_and_is_tol
     made = EXPORTS[name].make(result("ddp", 0, checkpointing=kind, **ON_GPUS))
     assert made is not None
     [said] = [line for line in made.warnings if "checkpointing full, and not" in line]
-    assert said.endswith(f"full, and not {kind}: slower, and its peak is another.")
+    assert said.endswith(f"full, not {kind}: slower, with another peak.")
     assert ("Before transformers 5.23" in said) is (name == "hf" and kind == "1/3")
     text = "".join(made.files.values())
     assert said in text

@@ -1,7 +1,7 @@
-"""The charts of a study: Vega-Lite specifications, for a page as for pictures.
+"""The charts of a study: Vega-Lite specifications, for pages and pictures.
 
-One file and one row of `CHARTS` each. A chart is a pure function of a study; it is None where
-there is nothing to draw. Most draw the data named `TRIALS`, which all charts of a page share.
+One file and one row of `CHARTS` each. A chart is a pure function of a study; it is None without
+data. Most draw the data named `TRIALS`, which all charts of a page share.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from autotune.show.view.study import Shown
 
 @dataclass(frozen=True)
 class Chart:
-    """What is drawn, and how it is read."""
+    """A chart, with its title and caption."""
 
     title: str
     caption: str
@@ -80,6 +80,6 @@ CHARTS = {
 
 
 def drawn(study: Shown) -> dict[str, Spec]:
-    """The charts of `study` that have something to show, by name."""
+    """The charts of `study` with data, by name."""
     specs = {name: chart.draw(study) for name, chart in CHARTS.items()}
     return {name: spec for name, spec in specs.items() if spec is not None}

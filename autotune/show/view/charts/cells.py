@@ -13,7 +13,7 @@ from autotune.space.outcome import Verdict
 
 
 def cells(study: Shown) -> Spec | None:
-    """None where there are not two of them."""
+    """The chart; None without at least two cells."""
     if study.best is None or len(study.best.cells) < 2:
         return None
     found = study.best.cells

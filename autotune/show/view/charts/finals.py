@@ -7,13 +7,13 @@ from autotune.show.view.study import Shown
 
 
 def finals(study: Shown) -> Spec | None:
-    """None where there were none that could be timed."""
+    """The chart; None without a timed final."""
     rounds = study.measured[study.measured["kind"] == "final"]
     if rounds.empty:
         return None
     rounds = rounds.assign(round=1 + rounds.groupby("candidate").cumcount())
     fields = ["candidate", "value", "value_low", "value_high", "round"]
-    words = 1 + rounds["candidate"].str.count(", ").max()  # each may have a line of its own
+    words = 1 + rounds["candidate"].str.count(", ").max()  # each may need a line of its own
     most = rounds["round"].max()
     x = quantity("value", study.unit, format="~s")
     y = named("candidate", sort={"field": "value", "op": "median", "order": "descending"})

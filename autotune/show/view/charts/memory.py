@@ -1,4 +1,4 @@
-"""What a rank held against the tokens that it was given, beside what was predicted."""
+"""A rank's memory over its tokens, measured and predicted."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from autotune.show.view.study import GIB, Shown
 from autotune.units import gib
 
 FAR = 4.0
-"""Where the ceiling is so many times the largest peak, bytes are drawn on a scale of ratios."""
+"""If the ceiling is so many times the largest peak, the scale of bytes is logarithmic."""
 
 
 def memory(study: Shown) -> Spec | None:
-    """None where no peak is known."""
+    """The chart; None without a known peak."""
     peaks = study.trials["peak_device_gib"].dropna()
     if peaks.empty:
         return None

@@ -1,4 +1,4 @@
-"""What the peak of each cell's winner is made of."""
+"""The parts of the peak of each cell's winner."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from autotune.show.view.study import GIB, Shown
 from autotune.space.engines import state_bytes
 
 MOST = 12
-"""Cells that are shown, the fastest ones."""
+"""The most cells; the fastest ones are shown."""
 PARTS = ("weights", "gradients", "optimizer state", "activations and the rest",
          "kept by the allocator", "outside the allocator")  # fmt: skip
 COLOURS = ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#cc79a7", "#8c8c8c")
 
 
 def peak(study: Shown) -> Spec | None:
-    """None where nothing fitted, or the model is known to nobody but its script."""
+    """The chart; None if nothing fitted, or only a script knows the model."""
     if study.best is None or study.workload.of_script:
         return None
     cells = sorted(
@@ -51,7 +51,7 @@ def peak(study: Shown) -> Spec | None:
 
 
 def parts(study: Shown, cell: Cell) -> dict[str, float]:
-    """Bytes of the device by what they are for; state is computed, all else measured."""
+    """Bytes of the device by purpose. State is computed, the rest is measured."""
     held, peak_bytes = state_bytes(study.workload, cell.config.candidate), cell.measured.peak_bytes
     state = {"weights": held.weights, "gradients": held.gradients,
              "optimizer state": held.optimizer}  # fmt: skip

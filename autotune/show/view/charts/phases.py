@@ -1,4 +1,4 @@
-"""Where the wall clock of a study went."""
+"""The wall time of a study by phases."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PHASES = {
 }
 
 LEAST_SHARE = 1e-3
-"""Of all the time, that is worth a mark."""
+"""A smaller share of the time gets no mark."""
 
 
 def phases(study: Shown) -> Spec | None:
-    """None before the first trial ended."""
+    """The chart; None before the end of the first trial."""
     spent = seconds(study)
     rows = [
         {"of": of, "phase": phase, "s": taken_s, "place": list(PHASES).index(phase)}
@@ -47,7 +47,7 @@ def phases(study: Shown) -> Spec | None:
 
 
 def seconds(study: Shown) -> dict[str, dict[str, float]]:
-    """Of the search, of the finals and of neither, by phase."""
+    """Seconds of the search, of the finals and of neither, by phase."""
     spent: dict[str, dict[str, float]] = {}
     for kind, name in (("search", "search"), ("final", "finals")):
         of_kind = study.trials[study.trials["kind"] == kind]
@@ -69,7 +69,7 @@ def seconds(study: Shown) -> dict[str, dict[str, float]]:
 
 
 def probing_s(study: Shown) -> float:
-    """In which at least one group probed."""
+    """Seconds in which at least one group probed."""
     probed_s = last_s = 0.0
     spans = study.trials[["started_s", "ended_s"]].dropna().sort_values("started_s")
     for began_s, ended_s in spans.to_numpy():

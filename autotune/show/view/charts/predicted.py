@@ -1,4 +1,4 @@
-"""How right the predictions of memory were."""
+"""Predictions of memory against measurements."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from autotune.show.view.study import Shown
 
 
 def predicted(study: Shown) -> Spec | None:
-    """None where nothing that was measured had been predicted."""
+    """The chart; None without a measured prediction."""
     known = study.trials[["peak_device_gib", "predicted_peak_gib"]].dropna()
-    known = known[(known > 0).all(axis=1)]  # of few measurements, 0 may be predicted
+    known = known[(known > 0).all(axis=1)]  # after few measurements, 0 may be predicted
     if known.empty:
         return None
     low, high = 0.95 * float(known.to_numpy().min()), 1.05 * float(known.to_numpy().max())

@@ -1,4 +1,4 @@
-"""How fast each build is at each micro_batch, and where its memory ends."""
+"""The speed of each build by micro_batch, up to its memory limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FITS = "(datum.verdict === 'ok' || datum.verdict === 'pruned') && isValid(datum.
 
 
 def throughput(study: Shown) -> Spec | None:
-    """None where no trial was timed."""
+    """The chart; None without a timed trial."""
     if study.measured.empty:
         return None
     param, in_cell = one_cell(study)

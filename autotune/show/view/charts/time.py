@@ -1,4 +1,4 @@
-"""What each trial came to, in the order of time."""
+"""The result of each trial, in the order of time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SHORT_S = 180.0
 
 
 def time(study: Shown) -> Spec | None:
-    """None before the first trial ended."""
+    """The chart; None before the end of the first trial."""
     if study.trials["ended_s"].dropna().empty:
         return None
     unit, each_s = ("minutes", 60) if study.elapsed_s > SHORT_S else ("seconds", 1)

@@ -1,4 +1,4 @@
-"""What the charts share: their data, and words of Vega-Lite that they repeat."""
+"""Common parts of the charts: their data, and blocks of Vega-Lite."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Spec = dict[str, Any]
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 TRIALS = "trials"
 DIGITS = 6
-"""Significant ones of a number that is drawn."""
+"""Significant digits of a drawn number."""
 
 VERDICTS = {
     Verdict.OK: ("#0072b2", "circle"),
@@ -27,13 +27,14 @@ VERDICTS = {
     Verdict.HUNG: ("#7b3294", "diamond"),
     Verdict.CRASHED: ("#a50026", "stroke"),
 }
-"""Colour and shape of each that a trial can have. Source of most colours: Okabe and Ito, Color
-Universal Design (2008): people with any colour vision tell them apart."""
+"""Colour and shape of each verdict. Most colours are from Okabe and Ito, Color Universal Design
+(2008): people with any colour vision can tell them apart."""
 PALETTE = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c8c8c", "#7b3294"]
 WIDTH = "(containerSize()[0] || 620)"
-"""Pixels of the place of a chart on a page, as an expression; in a picture, what that is there."""
+"""Pixels of the width of a chart, as an expression: that of its place on a page, or of a
+picture."""
 NARROW, LINE = 480, 15
-"""Pixels of a place that is narrow, and of a line of text."""
+"""Pixels of a narrow chart's width, and of a line of text."""
 CONFIG: Spec = {
     "font": "system-ui, -apple-system, Segoe UI, Roboto, DejaVu Sans, sans-serif",
     "range": {"category": PALETTE},
@@ -47,7 +48,7 @@ CONFIG: Spec = {
     },
     "view": {"stroke": None},
 }
-"""Of all charts; colours of text are the page's."""
+"""The configuration of all charts; the page sets colours of text."""
 _FIELDS = (
     "number", "kind", "candidate", "cell", "build", "micro_batch", "tokens_per_micro_step",
     "verdict", "value", "value_low", "value_high", "tokens_per_s", "peak_device_gib",
@@ -56,7 +57,7 @@ _FIELDS = (
 
 
 def trials(study: Shown) -> list[dict[str, Any]]:
-    """The rows of the data named `TRIALS`; what is not known is left out."""
+    """The rows of the data named `TRIALS`, without unknown values."""
     shown, edges = study.ran, _edges(study.measured)
     best = study.measured["value"].where(study.measured["kind"] == "search")
     so_far = best.reindex(shown.index).cummax().ffill()
@@ -69,7 +70,7 @@ def trials(study: Shown) -> list[dict[str, Any]]:
 
 
 def _edges(measured: pd.DataFrame) -> set[int]:
-    """Of each build and cell, the trial with the largest micro_batch."""
+    """Numbers of the trials with the largest micro_batch of each build and cell."""
     searched = measured[measured["kind"] == "search"]
     if searched.empty:
         return set()
@@ -96,7 +97,7 @@ def quantity(field: str, title: str, *, zero: bool = False, log: bool = False,
 
 
 def named(field: str, **more: Any) -> Spec:
-    """An axis of configurations; where there is little room each word has a line."""
+    """An axis of configurations. In a narrow chart each word has a line."""
     narrow = f"{WIDTH} < {NARROW}"
     axis = {
         "labelExpr": f"{narrow} ? split(datum.label, ', ') : datum.label",
@@ -106,7 +107,7 @@ def named(field: str, **more: Any) -> Spec:
 
 
 def powers(field: str, title: str, values: Sequence[int]) -> Spec:
-    """An axis of whole numbers, of which each is mostly twice the one before."""
+    """An axis of whole numbers, each mostly twice the one before."""
     ticks = sorted(set(values))
     found = quantity(field, title, log=True, format="d")
     found["scale"] |= {"base": 2, "domain": [ticks[0] / 1.15, ticks[-1] * 1.15]}
@@ -115,7 +116,7 @@ def powers(field: str, title: str, values: Sequence[int]) -> Spec:
 
 
 def tooltip(study: Shown, *more: tuple[str, str, str]) -> list[Spec]:
-    """What is told of a trial that is pointed at; `more` are fields, titles and formats."""
+    """The tooltip of a trial; `more` are fields, titles and formats."""
     fields = [
         ("candidate", "candidate", ""), ("verdict", "verdict", ""), ("kind", "kind", ""),
         ("number", "number", ""), ("value", study.unit, ".3s"),
@@ -129,7 +130,7 @@ def tooltip(study: Shown, *more: tuple[str, str, str]) -> list[Spec]:
 
 
 def by_verdict(study: Shown, channel: str, title: str | None = "Verdict") -> Spec:
-    """The colour or the shape that tells of verdicts, of those alone that occur."""
+    """Colours or shapes of the verdicts that occur."""
     seen = [v for v in VERDICTS if v.value in set(study.trials["verdict"])]
     place = 0 if channel == "color" else 1
     return {
@@ -144,7 +145,7 @@ def by_verdict(study: Shown, channel: str, title: str | None = "Verdict") -> Spe
 
 
 def by_build(study: Shown) -> Spec:
-    """The colour that tells builds apart; without a legend where there is one."""
+    """Colours of builds; a single build has no legend."""
     builds = sorted(set(study.trials["build"]), key=lambda build: (build != "plain", build))
     longest = max((len(build) for build in builds), default=0)
     many = {"scheme": "tableau20" if len(builds) <= 20 else "sinebow"}
@@ -168,7 +169,7 @@ def by_build(study: Shown) -> Spec:
 
 
 def one_cell(study: Shown) -> tuple[Spec, Spec]:
-    """A choice of depth and length, that of the winner first; and the filter that it makes."""
+    """A choice of depth and length, the winner's first; and its filter."""
     cells = list(dict.fromkeys(study.trials["cell"]))
     best = study.best.config.candidate if study.best is not None else None
     of_best = study.trials.loc[

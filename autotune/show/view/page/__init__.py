@@ -32,7 +32,7 @@ class PageTable:
 
 
 def page(study: Shown, *, live: bool = False, state: str = "") -> str:
-    """The whole page; a `live` one asks again for what has another `state`."""
+    """The whole page; a `live` one reloads if there is another `state`."""
     logs = log_tails(study)
     specs = drawn(study)
     return rendered(
@@ -66,7 +66,7 @@ def _facts(study: Shown) -> list[str]:
 
 
 def _remarks(study: Shown) -> list[str]:
-    """What a reader has to know before the numbers."""
+    """Remarks before the numbers."""
     lost = [
         f"After {minutes(each.elapsed_s)}, {each.why}."
         for each in (study.past.lost if study.past is not None else ())
@@ -129,7 +129,7 @@ def _tables(study: Shown) -> list[PageTable]:
 
 
 def _beside(study: Shown, best: Best, caption: str, found: Sequence[BestCell | Tie]) -> PageTable:
-    """`found` beside the winner, which is marked where it is one of them."""
+    """`found` beside the winner, which is marked among them."""
     most = max(of_objective(each.measured, study.objective) for each in found)
     cells: dict[str, Callable[[BestCell | Tie], str]] = {
         "configuration": lambda each: configuration(each.config),
@@ -154,7 +154,7 @@ def _rate(each: BestCell | Tie, objective: str) -> str:
 
 
 def _named(name: str, value: Any) -> tuple[str, str]:
-    """A field of the fingerprint, for people."""
+    """A field of the fingerprint, in words."""
     sized = name.endswith("_bytes") and isinstance(value, int)
     shown = name.removesuffix("_bytes").replace("_", " ").replace(".", " ")
     return shown, gib(value) if sized else str(value)

@@ -1,6 +1,6 @@
 """Templates of pages: one file of HTML each, which needs nothing else.
 
-What comes from outside is escaped by Jinja, and the page's policy forbids all requests.
+Jinja escapes all text from outside, and the page's policy forbids all requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from autotune.installed import VERSION
 from autotune.show.view.charts.vega import CONFIG
 
 SCRIPTS = {"library": "vega.js", "script": "page.js"}
-"""What runs on a page. `scripts/bundle_charts` makes the first."""
+"""Scripts on a page. `scripts/bundle_charts` makes the first."""
 
 
 def rendered(template: str, data: dict[str, Any], *, live: bool = False, **context: Any) -> str:
@@ -50,7 +50,7 @@ def _template(name: str) -> jinja2.Template:
 
 
 def _policy(*scripts: str, live: bool) -> str:
-    """Nothing runs but `scripts`, and nothing is asked for but, where it is `live`, the page."""
+    """A policy that only runs `scripts`, and only requests the page itself if it is `live`."""
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
         for script in scripts

@@ -14,16 +14,16 @@ from autotune.show.view.study import GIB, Shown
 from autotune.space.outcome import Verdict
 
 LOG_TAIL, LOGS = 2000, 400_000
-"""Characters of a log that are shown, and of all of them."""
+"""The most characters of one log, and of all logs."""
 
 
 @dataclass(frozen=True)
 class TrialCell:
-    """One of the table of trials."""
+    """A cell of the table of trials."""
 
     text: str
     sort: float | None = None
-    """What it is sorted by, where that is a number."""
+    """The number to sort by; None to sort by text."""
     style: str = ""
     log: str = ""
     """Name of the log that it opens."""
@@ -37,7 +37,7 @@ def columns(study: Shown) -> list[str]:
 
 
 def trial(study: Shown, row: dict[Any, Any], logs: dict[str, str]) -> dict[str, Any]:
-    """A row of the table, with its log where that is one of `logs`."""
+    """A row of the table, with its log if that is one of `logs`."""
     log = _log_of(row)
     capacity_gib = study.limits.capacity_bytes / GIB
     peak = row["peak_device_gib"]
@@ -76,9 +76,9 @@ def _number(value: Any, format: str) -> TrialCell:
 
 
 def _log_of(row: dict[Any, Any]) -> str:
-    """Name of the log that tells of a trial: the one that its reason names, else its group's.
+    """Name of a trial's log: the one that its reason names, else its group's.
 
-    That of another process has a path.
+    A log of another process has a path.
     """
     if "/" in str(row["log"]):
         return str(row["log"])
@@ -88,7 +88,7 @@ def _log_of(row: dict[Any, Any]) -> str:
 
 
 def log_tails(study: Shown) -> dict[str, str]:
-    """The tails of logs by name, of what went wrong first, as many as there is room for."""
+    """The tails of logs by name, those of failures first, within `LOGS` characters."""
     rows = study.trials.to_dict("records")
     fits = {verdict.value for verdict in Verdict if verdict.fits}
     rows.sort(key=lambda row: row["verdict"] in fits)
@@ -102,7 +102,7 @@ def log_tails(study: Shown) -> dict[str, str]:
             with path.open("rb") as file:
                 file.seek(max(0, path.stat().st_size - 4 * LOG_TAIL))
                 tail = file.read().decode("utf-8", "replace")[-LOG_TAIL:]
-        except (OSError, ValueError):  # it may be no name at all
+        except (OSError, ValueError):  # the name may be impossible
             continue
         if tail.strip():
             tails[name] = tail
