@@ -37,9 +37,8 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Held = Annotated[str, Meta(pattern="^(fp32|bf16|fp16|8 bit)$")]
 Ceiling = Annotated[float, Meta(gt=0, le=1)]
 
-Phase = Literal["train", "evaluate", "save", "hot"]
-PHASES: tuple[Phase, ...] = ("train", "evaluate", "save")
-"""The phases of a script's run. "hot" is a model's training with a hot expert."""
+Phase = Literal["train", "rollout", "evaluate", "save", "hot"]
+"""The phases of a run. "hot" is a model's training with a hot expert."""
 Routed = Literal["balanced", "hot", "balanced,hot", "as initialised", "the script's own"]
 
 MOST_BYTES = 16 * 2**20

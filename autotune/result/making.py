@@ -11,7 +11,6 @@ from typing import Any, get_args
 
 from autotune.result.best import (
     FINALS,
-    PHASES,
     UNKNOWN,
     Best,
     BestLimits,
@@ -33,7 +32,7 @@ from autotune.space.engines import engine_of
 from autotune.space.outcome import Objective, Record, Verdict, phase_of_peak
 from autotune.space.space import Limits, Space
 from autotune.space.workload import Workload
-from autotune.wire.reports import HOT, InPhase, Peaks, Ran
+from autotune.wire.reports import HOT, TRAIN, InPhase, Peaks, Ran
 
 
 def best_of(
@@ -268,14 +267,15 @@ def _measured(record: Record, workload: Workload, limits: Limits) -> Measured:
 
 
 def unseen(phases: Mapping[str, InPhase]) -> tuple[Phase, ...]:
-    """The phases beside training that `phases` lacks."""
-    return tuple(name for name in PHASES[1:] if name not in phases or not phases[name].count)
+    """Evaluation and saving, where they are not among `phases`."""
+    asked: tuple[Phase, ...] = ("evaluate", "save")
+    return tuple(name for name in asked if name not in phases or not phases[name].count)
 
 
 def peak_phase(phases: Mapping[str, InPhase]) -> Phase | None:
     """The phase with the largest peak; None if that is training."""
     name = phase_of_peak(phases, "device_bytes", sys.maxsize)
-    return _phase(name) if name not in ("", PHASES[0]) else None
+    return _phase(name) if name not in ("", TRAIN) else None
 
 
 def _took(found: InPhase, tokens: float | None = None) -> PhaseTook:

@@ -75,6 +75,8 @@ class Seen:
     """Peaks by phase; empty if there was only training."""
     phase: str = ""
     """Its present phase; empty in training."""
+    cycle: int = 1
+    """Steps from one rollout to the next; 1 without any, 0 while that is not known."""
     oom_in: str = ""
     """The phase in which an allocation failed last; empty in training."""
 

@@ -35,11 +35,11 @@ class Peaks:
         return cls(**{name: max(getattr(each, name) for each in peaks) for name in names})
 
 
-TRAIN, EVALUATE, SAVE, HOT = "train", "evaluate", "save", "hot"
+TRAIN, ROLLOUT, EVALUATE, SAVE, HOT = "train", "rollout", "evaluate", "save", "hot"
 """Names of the phases of a run. The last is of training, after the first, with a hot expert."""
 DURING = {
-    TRAIN: "in training", EVALUATE: "in evaluation", SAVE: "while saving",
-    HOT: "with a hot expert",
+    TRAIN: "in training", ROLLOUT: "in rollouts", EVALUATE: "in evaluation",
+    SAVE: "while saving", HOT: "with a hot expert",
 }  # fmt: skip
 """The phases in words."""
 

@@ -21,13 +21,22 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 
-TRAIN, EVALUATE, SAVE = "train", "evaluate", "save"
+TRAIN, ROLLOUT, EVALUATE, SAVE = "train", "rollout", "evaluate", "save"
 REGULAR = 3
 """Work in so many gaps between steps is part of the step; every other gap may lack it."""
+ASKED = (ROLLOUT, EVALUATE)
+"""Phases in which the model is asked."""
+MAY_ROLL = (EVALUATE, False)
+"""The kind of phase that may be a rollout: without gradients, in training mode."""
+ROLLOUT_S = 0.1
+"""A shorter rollout is part of the step only, and costs nothing."""
+LONGEST_CYCLE = 32
+"""The most steps from one rollout to the next."""
 ARMED = 32
-"""The most looks for a forward pass in one gap."""
+"""The most looks for a forward pass in one gap between steps."""
 CALLS = 256
 """The most modules in such a look."""
 FROZEN = 3
@@ -67,7 +76,7 @@ class Phases:
         self._torch, self._lock, self._read, self._restart = torch, lock, read, restart
         self._least_values = least_values
         self.compiled = False
-        """Whether the script compiles anything."""
+        """Whether the script compiles anything of its own, or a model."""
         self.begin(lock)
 
     def begin(self, lock: Any) -> None:
@@ -99,6 +108,10 @@ class Phases:
             lambda: deque(maxlen=REGULAR)
         )  # numbers of gaps
         self._regular: set[tuple[str, bool]] = set()
+        self.cycle = 0
+        """Steps from one rollout to the next; 1 without any; 0 while that is not known."""
+        self.rolls = False
+        """Whether rollouts are a phase of their own."""
         self._handle: Any = None
         self._armed = self._calls = self._frozen = 0
         self._depth = 0  # nesting of no_grad that began between steps
@@ -117,6 +130,9 @@ class Phases:
         for kind in self._gap - self._regular:
             numbers = self._last_in[kind]
             numbers.append(self._gaps)
+        self.cycle = self.cycle or self._found_cycle()
+        for kind in self._gap - self._regular:
+            numbers = self._last_in[kind]
             if len(numbers) == REGULAR and numbers[-1] - numbers[0] <= 2 * (REGULAR - 1):
                 self._regular.add(kind)
                 self._join(kind)
@@ -155,7 +171,7 @@ class Phases:
             self.failed_in = self.now
         if self._depth:
             return
-        if self.now != EVALUATE:
+        if self.now not in ASKED:
             self._disarm()
         elif self.compiled:
             self._to("")
@@ -235,7 +251,7 @@ class Phases:
     def _arm(self) -> None:
         """Look for the next forward pass."""
         if self._handle is None and self._armed < ARMED:
-            self._armed += not self.now
+            self._armed += self._stepped and not self.now
             self._calls = 0
             module = self._torch.nn.modules.module
             self._handle = module.register_module_forward_pre_hook(self._called)
@@ -261,10 +277,10 @@ class Phases:
         if not with_gradients or module.training:
             self._disarm()
         if with_gradients and module.training:
-            self._sure = self._sure or self.now == EVALUATE
+            self._sure = self._sure or self.now in ASKED
             if self.now:
                 self._to("")
-        elif self.now != EVALUATE:
+        elif self.now not in ASKED:
             self._asks(in_eval=not module.training, sure=not with_gradients)
 
     def _skip(self, module: Any) -> None:
@@ -282,7 +298,9 @@ class Phases:
 
     def _asks(self, *, in_eval: bool, sure: bool = True) -> None:
         """A trained model runs without being trained."""
-        if (EVALUATE, in_eval) not in self._regular:
+        if self.rolls and not in_eval:
+            self._to(ROLLOUT)
+        elif (EVALUATE, in_eval) not in self._regular:
             self._gap.add((EVALUATE, in_eval))
             self._to(EVALUATE, sure=sure)
 
@@ -294,23 +312,41 @@ class Phases:
             if self.now:
                 name = self.now if self._sure else TRAIN
                 _raise(self._of.setdefault(name, {}), self._open)
-                if self._sure:
+                if self._sure and self._stepped:
                     self._seconds[name] = self._seconds.get(name, 0.0) + now - self._began
-                    if self._stepped and name not in self._counted:
+                    if name not in self._counted:
                         self._count[name] = self._count.get(name, 0) + 1
                         self._counted.add(name)
                 self._held = _tied(counts, "current")[1]
             self._restart()
             self.now, self._sure, self._open, self._began = phase, sure, {}, now
 
+    def _found_cycle(self) -> int:
+        """As `cycle`, after a step."""
+        numbers = [*self._last_in[MAY_ROLL]]
+        if numbers[:1] != [1]:
+            return 1
+        if len(numbers) < REGULAR:
+            return int(self._gaps - numbers[-1] >= LONGEST_CYCLE)
+        first, second, third = numbers
+        if third - second != second - first:
+            return 1
+        self._regular.add(MAY_ROLL)
+        self.rolls = self._seconds.get(EVALUATE, 0.0) >= (REGULAR - 1) * ROLLOUT_S
+        self._join(MAY_ROLL)
+        return second - first
+
     def _join(self, kind: tuple[str, bool]) -> None:
-        """Count `kind` as a part of every step, with its memory."""
+        """That is part of every step, and its memory is, too; or it is the rollouts' phase."""
         if kind == (SAVE, False):
             return
         with self._lock:
-            _raise(self._of[TRAIN], self._of.pop(kind[0], {}))
-            self._count.pop(kind[0], None)
-            self._seconds.pop(kind[0], None)
+            name = ROLLOUT if self.rolls and kind == MAY_ROLL else TRAIN
+            _raise(self._of.setdefault(name, {}), self._of.pop(kind[0], {}))
+            for counted in (self._count, self._seconds):
+                size = counted.pop(kind[0], 0)
+                if name == ROLLOUT:
+                    counted[name] = size  # type: ignore[assignment]
 
     def _trains(self, module: Any) -> bool:
         """Whether any of the module's parameters is trained."""
@@ -380,9 +416,9 @@ def attach(torch: Any, phases: Phases, found: Callable[..., None]) -> None:
             return save(obj, *args, **kwargs)
 
     @functools.wraps(compiles)
-    def compiling(*args: Any, **kwargs: Any) -> Any:
-        phases.compiled = True
-        return compiles(*args, **kwargs)
+    def compiling(model: Any = None, **kwargs: Any) -> Any:
+        phases.compiled = phases.compiled or not (model is None or _is_librarys(model))
+        return compiles(model, **kwargs)
 
     module.eval, module.state_dict = evaluating, gathering
     torch.save = torch.serialization.save = saving
@@ -390,6 +426,11 @@ def attach(torch: Any, phases: Phases, found: Callable[..., None]) -> None:
     for sure, table in ((True, SAVERS), (False, GATHERERS)):
         for name, functions in table.items():
             found(name, functools.partial(_around, functions, phases, sure))
+
+
+def _is_librarys(model: Any) -> bool:
+    """Whether that is a function of an installed library, as TRL's: no trained module is in it."""
+    return isinstance(model, FunctionType) and "-packages" in model.__code__.co_filename
 
 
 def _bordered(kind: Any, phases: Phases, stops: Callable[[Any], bool]) -> None:

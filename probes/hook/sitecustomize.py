@@ -421,6 +421,7 @@ class _Watch:
                 "peaks": peaks,
                 "phases": phases,
                 "phase": self.phases.now,
+                "cycle": self.phases.cycle,
                 "used_bytes": self._used,
                 "ooms": self.phases.most.get("num_ooms", 0),
                 "oom_in": self.phases.oom_in,

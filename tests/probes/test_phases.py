@@ -108,6 +108,34 @@ def test_what_happens_in_every_other_step_is_part_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("before", "between", "cycle"),
+    [
+        ("evaluate()", "if number % 4 == 0: evaluate()", 4),
+        ("evaluate()", "evaluate()", 1),
+        ("pass", "if number % 4 == 0: evaluate()", 1),
+        ("evaluate()", "if number in (3, 9): evaluate()", 1),
+        ("model.eval(), evaluate(), model.train()", "if number % 4 == 0: evaluate()", 1),
+    ],
+)
+def test_a_rollout_every_so_many_steps_is_part_of_them(
+    tmp_path: Path, before: str, between: str, cycle: int
+) -> None:
+    told = told_of(tmp_path, between, before)
+    assert told.seen[-1].cycle == cycle
+    assert ("evaluate" in counts(told)) == (cycle == 1 and between != "evaluate()")
+
+
+def test_a_rollout_that_takes_long_has_its_own_peak(tmp_path: Path) -> None:
+    wait = "evaluate(), __import__('time').sleep(0.2)"
+    told = told_of(tmp_path, f"if number % 2 == 0: {wait}", before=wait)
+    assert counts(told) == {"rollout": 5}
+    found = told.seen[-1].phases
+    of = {name: each.peaks.device_bytes for name, each in found.items()}
+    assert of["train"] < of["rollout"] - 30 * MIB
+    assert found["rollout"].seconds > 1.0
+
+
+@pytest.mark.parametrize(
     "main",
     [
         "with torch.set_grad_enabled(True): train()",
@@ -154,6 +182,14 @@ def test_an_error_in_training_has_no_phase_though_it_evaluated_before(tmp_path: 
     (told,), code, _ = watched(tmp_path, program)
     assert code == 1
     assert told.left.phase == ""
+
+
+def test_what_a_library_compiles_hides_no_evaluation(tmp_path: Path) -> None:
+    """As the losses of TRL."""
+    compiled = "@torch.compile\\ndef f(x): return x"
+    before = f"exec(compile('{compiled}', 'site-packages/f.py', 'exec'))"
+    told = told_of(tmp_path, "if number % 4 == 0: evaluate()", before)
+    assert counts(told) == {"evaluate": 2}
 
 
 def test_a_compiled_model_is_not_compiled_again_for_the_look(tmp_path: Path) -> None:

@@ -127,6 +127,68 @@ def t5(asked: argparse.Namespace) -> None:
     hf(asked, seq2seq=True)
 
 
+def words(count: int) -> str:
+    return " ".join(f"w{number}" for number in torch.randint(VOCAB - 8, (count,)).tolist())
+
+
+def trl(asked: argparse.Namespace, kind: str, rows: list[dict[str, str]], **more: Any) -> None:
+    """With the trainer of that kind, which prints the samples of a second as its own figure."""
+    import trl
+    from datasets import Dataset as Rows  # type: ignore[import-untyped]
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        PreTrainedTokenizerFast,
+        TrainerCallback,
+    )
+
+    class Told(TrainerCallback):
+        speed = Speed(asked.batch)
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            self.speed.step()
+
+    names = {"<pad>": 0, "<eos>": 1} | {f"w{n}": n + 2 for n in range(VOCAB - 8)}
+    made = Tokenizer(models.WordLevel(names, unk_token="<pad>"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()  # type: ignore[assignment]
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=made, pad_token="<pad>", eos_token="<eos>"
+    )
+    config = LlamaConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, vocab_size=VOCAB, pad_token_id=0, eos_token_id=1,
+    )  # fmt: skip
+    settings = more.pop("settings", {}) | {"max_steps": asked.steps, "disable_tqdm": True}
+    arguments = getattr(trl, f"{kind}Config")(
+        asked.out, per_device_train_batch_size=asked.batch, use_cpu=True, report_to=[],
+        save_strategy="no", gradient_checkpointing=False, **settings,
+    )  # fmt: skip
+    getattr(trl, f"{kind}Trainer")(
+        model=LlamaForCausalLM(config), args=arguments, train_dataset=Rows.from_list(rows),
+        processing_class=tokenizer, callbacks=[Told()],
+        **{name: make(config) for name, make in more.items()},
+    ).train()  # fmt: skip
+
+
+def dpo(asked: argparse.Namespace) -> None:
+    from transformers import LlamaForCausalLM
+
+    rows = [{"prompt": words(9), "chosen": words(9), "rejected": words(9)} for _ in range(999)]
+    trl(asked, "DPO", rows, ref_model=LlamaForCausalLM)
+
+
+def grpo(asked: argparse.Namespace) -> None:
+    """With four steps for each rollout."""
+
+    def reward(completions: list[str], **_: Any) -> list[float]:
+        return [float(len(set(each.split()))) for each in completions]
+
+    settings = {"num_generations": 4, "max_completion_length": 8, "num_iterations": 4}
+    trl(asked, "GRPO", [{"prompt": words(9)} for _ in range(999)], settings=settings,
+        reward_funcs=lambda _: reward)  # fmt: skip
+
+
 def accelerate(asked: argparse.Namespace) -> None:
     from accelerate import Accelerator  # type: ignore[import-untyped]
 

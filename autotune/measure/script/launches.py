@@ -88,6 +88,8 @@ class Launches:
         self._dtype = ""
         """The script's dtype, once a note said that it differs from the request."""
         self._rows = wiring.rows
+        self._cycle = 1
+        """Steps from one rollout to the next, of the last launch."""
         self._got: dict[str, dict[int, int]] = {}
         """By axis: requested values, and what ran instead."""
         self._replicas: dict[tuple[object, ...], int] = {}
@@ -260,6 +262,7 @@ class Launches:
         if found is not None and not self._learns_rows(found):
             return self._refused(found, candidate)
         self._say_dtype(ranks)
+        self._say_cycle(ranks)
         self._say_degrees(ranks, candidate)
         return None
 
@@ -324,6 +327,14 @@ class Launches:
             self._wiring.note(
                 f"--dtype {asked} was requested, but the model computes in {ranks.dtype}"
             )
+
+    def _say_cycle(self, ranks: Ranks) -> None:
+        """That the script generates what several steps learn from."""
+        if ranks.cycle > 1 and ranks.cycle != self._cycle:
+            self._wiring.note(
+                f"a rollout every {ranks.cycle} steps: a step's time has its part of it"
+            )
+        self._cycle = ranks.cycle or self._cycle
 
     def _say_degrees(self, ranks: Ranks, candidate: Candidate) -> None:
         """Note degrees that differ from the request."""
@@ -510,7 +521,7 @@ class Launches:
             energy=timing.energy(),
             phases=launch.phases(ranks),
             ran=ranks.ran(
-                len(steps.warmup.step_s),
+                timing.began_at,
                 self._accum(job, ranks) or job.grad_accum,
                 self._rows or 1,
             ),
@@ -569,9 +580,10 @@ def _too_slow(launch: Launch, ranks: Ranks, job: Job) -> str:
     """What took the time of a launch with too few steps."""
     if not ranks.made or launch.first_step is None:
         return _saw(launch, in_time=False)
-    step_s = max(map(ranks.step_s, range(ranks.made)))
+    step_s = max(ranks.step_s(number, 1) for number in range(ranks.made))
     rule = job.rule
     needed = 1 + ROUGH_STEPS if _may_be_rough(job) else rule.warmup_steps + rule.timed_steps
+    needed *= ranks.cycle or 1
     return (
         f"its first step began after {launch.first_step - launch.began:.0f} s, a step took"
         f" {step_s:.2g} s, and a probe needs {needed} steps"

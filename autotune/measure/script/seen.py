@@ -89,9 +89,16 @@ class Ranks:
             return 0
         return min(len(rank.steps) for rank in self.all)
 
-    def step_s(self, number: int) -> float:
-        """Seconds of that step on the slowest rank."""
-        return max(rank.steps[number].step_s for rank in self.all)
+    @property
+    def cycle(self) -> int:
+        """Steps from one rollout to the next; 1 without any, 0 while that is not known."""
+        each = [rank.latest.cycle for rank in self.all if rank.latest is not None]
+        return max(each, default=0) if all(each) else 0
+
+    def step_s(self, first: int, count: int) -> float:
+        """Seconds of a step, the slowest rank's: the mean of `count` from `first` on."""
+        steps = range(first, first + count)
+        return statistics.fmean(max(r.steps[n].step_s for r in self.all) for n in steps)
 
     @cached_property
     def sharing(self) -> Sharing:

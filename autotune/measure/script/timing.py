@@ -38,6 +38,8 @@ class Timing:
         self._sensors: Sequence[Sensors] = ()
         self.retries = 0
         """Retries of the allocator before the timing."""
+        self.began_at = 0
+        """The number of the first timed step."""
         self._launch = launch
         self._fed = 0
         self._fed_at = 0.0
@@ -60,14 +62,23 @@ class Timing:
         return len(self.steps.step_s) >= ROUGH_STEPS
 
     def feed(self, ranks: Ranks) -> Phase | None:
-        """Take over the steps that all ranks made; returns the phase of the latest."""
-        now, new = time.monotonic(), ranks.made - self._fed
+        """Take over the steps that all ranks made; returns the phase of the latest.
+
+        With rollouts each is the mean of a cycle, which begins with one. The first of all steps
+        began with one, and is not told.
+        """
+        now, cycle = time.monotonic(), ranks.cycle
+        if not cycle:
+            self._fed_at = now
+            return None
+        self._fed = self._fed or cycle - 1
+        new = (ranks.made - self._fed) // cycle
         ran_s = (now - self._fed_at) / new if new else 0.0
         if new or not self._fed:
             self._fed_at = now
-        while self._fed < ranks.made and not self.enough:
+        while self._fed + cycle <= ranks.made and not self.enough:
             if not self.steps.wanted(Phase.WARMUP) and self._phase is not Phase.TIMED:
-                self._phase = Phase.TIMED
+                self._phase, self.began_at = Phase.TIMED, self._fed
                 self._before = self._launch.times()
                 self._energy = [EnergyMeter(of) for of in self._counters]
                 self._sensors = self._open()
@@ -76,10 +87,10 @@ class Timing:
             if self.steps.stopped_early:
                 self._phase = Phase.TIMED
                 break
-            step_s = ranks.step_s(self._fed)
-            self.steps.add(phase, step_s, ran_s if emulating() else step_s)
+            step_s = ranks.step_s(self._fed, cycle)
+            self.steps.add(phase, step_s, ran_s if emulating() else cycle * step_s)
             self._phase = phase if self._phase is not Phase.TIMED else self._phase
-            self._fed += 1
+            self._fed += cycle
         if self.steps.stopped_early:
             self._phase = Phase.TIMED
         for energy in self._energy:

@@ -345,6 +345,28 @@ def test_frameworks_are_seen_as_they_are(lab: Labs, how: str) -> None:
     assert ran(result) == (4.0 * ranks, 4.0 * 32 * ranks, 1, True)
 
 
+def test_preferences_have_two_rows_a_sample(lab: Labs) -> None:
+    one = lab(f"{PYTHON} {OWN} dpo --batch {{micro_batch}} --out {{out}}", micro_batch="2,4",
+              seq_len="")  # fmt: skip
+    result = one.probe(limit_s=600.0)
+    assert result.verdict == Verdict.OK, result.reason
+    assert seen(result).samples == 2.0
+    assert one.notes == ["the model gets 2 rows a sample"]
+
+
+def test_a_step_has_its_part_of_the_rollout_that_it_learns_from(lab: Labs, tmp_path: Path) -> None:
+    one = lab(f"{PYTHON} {OWN} grpo --batch {{micro_batch}} --out {{out}}", micro_batch="8",
+              seq_len="")  # fmt: skip
+    result = one.probe(rule=replace(RULE, timed_steps=9), limit_s=600.0)
+    assert result.report is not None, result.reason
+    assert (seen(result).samples, one.notes) == (
+        8.0, ["a rollout every 4 steps: a step's time has its part of it"]
+    )  # fmt: skip
+    cycle_s = [*result.report.warmup_step_s, *result.report.step_s]  # from the fifth step on
+    (log,) = tmp_path.glob("launch*.log")
+    assert 8 / statistics.fmean(cycle_s[4:9]) == pytest.approx(own_figures(log)[1], rel=0.03)
+
+
 @pytest.mark.parametrize(
     ("stage", "ranks"),
     [

@@ -84,13 +84,27 @@ def test_steps_of_an_emulated_device_have_their_own_time(monkeypatch: pytest.Mon
     assert found.ran(0, 1).waiting_share == 0.0
 
 
+def test_with_rollouts_a_step_is_the_mean_of_a_cycle() -> None:
+    """Which begins with one; the first of all steps did, and is not told."""
+    steps = Steps(RULE, None)
+    feeds = timing.Timing(steps, cast(Launch, SimpleNamespace(times=lambda: None)), (), lambda: ())
+    all_told = seen(*[[[[4, 32]]]] * 14, cycle=4)
+    made = [replace(step, step_s=5.0 if number % 4 == 3 else 1.0)
+            for number, step in enumerate(all_told.steps)]  # fmt: skip
+    assert feeds.feed(ranks(replace(all_told, steps=made, cycle=0))) is None
+    feeds.feed(ranks(replace(all_told, steps=made[:10])))
+    assert (steps.warmup.step_s, steps.warmup.wall_s) == ([2.0], 8.0)
+    feeds.feed(ranks(replace(all_told, steps=made)))
+    assert (steps.warmup.step_s, steps.warmup.wall_s) == ([2.0, 2.0], 16.0)
+
+
 def test_nothing_is_made_before_all_ranks_are_there() -> None:
     assert ranks(seen([[[4, 32]]], world_size=2)).made == 0
     ahead = seen([[[4, 32]]], [[[4, 32]]], world_size=2)
     behind = seen([[[4, 32]]], world_size=2, step_s=3.0)
     found = ranks(ahead, behind)
     assert found.made == 1
-    assert found.step_s(0) == 3.0
+    assert found.step_s(0, 1) == 3.0
 
 
 def test_a_process_that_makes_no_backward_pass_is_no_rank() -> None:
