@@ -117,8 +117,8 @@ def _one_step(spec: ModelSpec, seq_len: int) -> None:
 
 
 def _parameters(spec: ModelSpec) -> tuple[Parameters, frozenset[str], int, str]:
-    """Parameters of a model, the settings that its function did not read, the number of its units,
-    and the routing of its experts, as `routing.of` has it."""
+    """Parameters of a model, and the settings that its function did not read. Then the number of
+    its units, and the routing of its experts by `routing.of`."""
     made = family(spec.name)
     with torch.device("meta"):
         module = made.make(spec)

@@ -131,8 +131,8 @@ def _like(index_nk: Tensor, experts: int) -> Tensor:
 def _choices(routing: str, tokens: int, experts: int, chosen: int, device: torch.device) -> Tensor:
     """Choices (N, k), int16: distinct experts for each token, and for each expert its share.
 
-    By systematic sampling: shares laid end to end are `chosen` long, and each token takes what
-    lies at its place and at whole steps from there. Places are spread by Fibonacci hashing.
+    By systematic sampling: shares laid end to end are `chosen` long. Each token takes the experts
+    at its place and at whole steps from there. Fibonacci hashing spreads the places.
     """
     ends = list(accumulate(shares(routing, experts, chosen)))[:-1]
     place_n = (torch.arange(tokens) * 2654435769 % 2**32).double() / 2**32

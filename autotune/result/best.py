@@ -214,8 +214,8 @@ class Measured:
     bucket_lengths: tuple[Positive, ...] | None = None
     """With `buckets`, the lengths to which batches are padded."""
     phases: dict[Phase, PhaseTook] | None = None
-    """Peaks by phase, if a script was seen to do more than train, or a model was also trained with
-    a hot expert. `peak_bytes` has the largest of all; rates are those of "train"."""
+    """Peaks by phase, if a script did more than train, or a model was also trained with a hot
+    expert. `peak_bytes` has the largest of all; rates are those of "train"."""
 
 
 @dataclass(frozen=True, kw_only=True)

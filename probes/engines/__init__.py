@@ -117,8 +117,8 @@ def trained(module: nn.Module) -> list[nn.Parameter]:
 
 
 def count(module: nn.Module) -> int:
-    """Parameters of a whole module, even if this rank only has DeepSpeed's shard of it, or if two
-    parameters share a byte."""
+    """Parameters of a whole module. This rank may only have DeepSpeed's shard of it, and two
+    parameters may share a byte."""
     return sum(math.prod(_whole_shape(parameter)) for parameter in module.parameters())
 
 

@@ -1,10 +1,10 @@
-"""Peaks of QLoRA that others published, beside those that its probes hold on emulated GPUs.
+"""Published peaks of QLoRA, beside those of its probes on emulated GPUs.
 
     .venv-cuda/bin/python scripts/bench/qlora.py [--only fms]
 
-Needs torch's CUDA build, and no GPU. Each row of results/public/qlora.csv is built and stepped
-twice as a probe does it, in bf16 with full checkpointing and AdamW: real torch, bitsandbytes and
-peft, kernels that do nothing. Nothing is fitted to a row. The exit code is 0 whatever comes out.
+Needs torch's CUDA build, and no GPU. Each row of results/public/qlora.csv is built and makes two
+steps as in a probe. They are in bf16 with full checkpointing and AdamW. torch, bitsandbytes and
+peft are real, kernels do nothing. Nothing is fitted to a row. The exit code is always 0.
 """
 
 from __future__ import annotations

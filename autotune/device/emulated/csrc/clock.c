@@ -3,8 +3,8 @@
 #include <time.h>
 
 static const double LAUNCH = 6000;  // of the host, for one kernel or copy
-// A server's host is slower than this one by this factor, at Python's work and at an optimizer's on
-// offloaded state. Two were measured: 1.4 and 2.5 (results/real.md).
+// A server's host is slower than this one by this factor, in Python and in an optimizer on offloaded
+// state. Two were measured: 1.4 and 2.5 (results/real.md).
 static const double HOST = 1.5;
 
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
