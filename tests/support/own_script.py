@@ -151,7 +151,7 @@ def trl(asked: argparse.Namespace, kind: str, rows: list[dict[str, str]], **more
 
     names = {"<pad>": 0, "<eos>": 1} | {f"w{n}": n + 2 for n in range(VOCAB - 8)}
     made = Tokenizer(models.WordLevel(names, unk_token="<pad>"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()  # type: ignore[assignment]
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=made, pad_token="<pad>", eos_token="<eos>"
     )
