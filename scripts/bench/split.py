@@ -40,7 +40,7 @@ CREDIT = 0.02
 """The goal: credited and printed rates of the same steps differ by no more."""
 FIGURE_STEPS = 10
 """Of each rate that the script prints."""
-BUDGET_S = 240
+BUDGET_S = 180
 LIMIT_S = 300.0
 
 
