@@ -39,8 +39,16 @@ _MEGATRON = {
     "--context-parallel-size": "{cp}",
     "--expert-model-parallel-size": "{ep}",
 }
-_MODULES = ("deepseek_v3", "flux", "gpt_oss", "llama3", "muse_glimmer", "qwen3")
-"""Modules of torchtitan. Names of their configs begin with the module."""
+_MODULES = {
+    "deepseek_v3": "deepseek_v3", "flux": "flux", "gpt_oss": "gpt_oss", "kimi": "kimi_k2_7",
+    "llama3_torchft": "torchft.llama3", "llama3": "llama3", "moonlight": "kimi_k2_7",
+    "muse_glimmer": "muse_glimmer", "qwen35": "qwen3_5", "qwen3": "qwen3",
+    "sft_debugmodel": "llama3", "sft_qwen3": "qwen3",
+    "transformers_modeling_backend": "transformers_modeling_backend",
+}  # fmt: skip
+"""Modules of torchtitan, by what the names of their configs begin with."""
+_GRAPHED = "graph_trainer"
+"""Also a folder of modules, whose configs begin with it."""
 
 
 def expanded(text: str, flag: str) -> str:
@@ -57,9 +65,9 @@ def expanded(text: str, flag: str) -> str:
         if not script.endswith(".py"):
             script, others = "pretrain_gpt.py", rest
         return _command(script, _MEGATRON, others)
-    if first.startswith("torchtitan:"):
-        module, _, config = first.removeprefix("torchtitan:").rpartition(":")
-        module = module or next((m for m in _MODULES if config.startswith(f"{m}_")), "")
+    if first == "torchtitan" or first.startswith("torchtitan:"):
+        module, _, config = first.removeprefix("torchtitan").lstrip(":").rpartition(":")
+        module = module or _module(config)
         if not module or not config:
             raise UsageError(
                 f"{flag} {first}: no module of torchtitan is known for it; write"
@@ -68,6 +76,14 @@ def expanded(text: str, flag: str) -> str:
         start = f"-m torchtitan.train --module {module} --config {config}"
         return _command(start, _TORCHTITAN, rest)
     return text
+
+
+def _module(config: str) -> str:
+    """That of torchtitan which has `config`; empty where none is known."""
+    of_graphs = config.startswith(f"{_GRAPHED}_")
+    name = config.removeprefix(f"{_GRAPHED}_")
+    found = next((m for begins, m in _MODULES.items() if f"{name}_".startswith(f"{begins}_")), "")
+    return f"{_GRAPHED}.{found}" if found and of_graphs else found
 
 
 def _command(start: str, flags: dict[str, str], rest: str) -> str:

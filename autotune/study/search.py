@@ -34,6 +34,8 @@ LOSABLE = 0.08
 LIKELY, EVEN, DARING = 0.8, 0.5, 0.3
 """The least chance of fitting that is worth a probe: after too many losses, in the search, and
 after finals, which leave time for uncertain candidates."""
+LOSABLE_RECORDED, DARING_RECORDED = 0.12, 0.2
+"""The same of runs that others recorded: the chance that is enough while so few are lost."""
 HOPELESS_STARTS = 3
 """The study ends if so many probes in a row break before the first measurement."""
 
@@ -274,8 +276,11 @@ class Search:
         # What runs may be lost, too.
         lost = ledger.lost + ledger.predictor.expected_lost(running)
         least = least_chance(ledger.probed + len(running), lost, len(finals), lost_finals)
+        if not self._space.workload.recorded:
+            return least
         # Without peaks, only candidates near the limit tell where it is.
-        return min(least, EVEN) if self._space.workload.recorded else least
+        few = lost + 1 <= LOSABLE_RECORDED * (ledger.probed + len(running) + 1)
+        return DARING_RECORDED if few else min(least, EVEN)
 
     def _ask_round(self, slot: Slot) -> list[Asked]:
         """Some open candidates of one build for `slot`, ascending in tokens.
@@ -298,12 +303,19 @@ class Search:
             return asked
         if self._ledger.nothing_fits_yet or self._only_failed:
             usable = (c for c in opened if not opened.avoids(c))
-            smallest = min(usable, key=lambda c: (c.depth, c.tokens))
+            smallest = min(usable, key=self._size)
             return ask_round(journal, opened, ask, 1, first=[smallest])
         build = self._build_of_round(slot, size) if size > 1 else None
         pending = len(self._pending())
         left = size if self._trials is None else self._trials - self._ledger.probed - pending
         return ask_round(journal, opened, ask, max(1, min(size, left)), build=build)
+
+    def _size(self, candidate: Candidate) -> tuple[int, int]:
+        """Sorts candidates by what they need, as far as it is sure; runs of others, which differ
+        in more, by what is expected."""
+        if self._space.workload.recorded:
+            return self._ledger.predictor.peak(candidate).bytes, 0
+        return candidate.depth, candidate.tokens
 
     @property
     def _only_failed(self) -> bool:

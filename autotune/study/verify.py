@@ -223,7 +223,8 @@ def _options(best: Best) -> Options:
     if not isinstance(asked, dict):
         raise UsageError("best.json: has no options of its study")
     with _looked_in_its_folder(best):
-        options = Options.from_json(asked)
+        # Its file may be gone: what a model cannot do is known of its winner.
+        options = Options.from_json(asked | {"model_config": None})
     if options.devices.device.startswith(REPLAY):
         raise UsageError("best.json: comes from a recording, which has no device to train on")
     if options.devices.emulated:

@@ -4,8 +4,8 @@
 
 There are three parts, on the CPU:
 
-- The hook's cost: a plain loop in processes with and without it, in turns; and its functions
-  alone.
+- The hook's cost: the CPU time of a plain loop in processes with and without it, in turns, and of
+  its functions alone.
 - Its rates, beside the figure that the script itself prints.
 - A search: every candidate of a small space of an HF Trainer script is launched, `--repeats` times
   in random order. Studies of the same space run in between.
@@ -52,54 +52,50 @@ from autotune.study.prober import Prober, rule_for
 from autotune.wire.budget import Clock
 
 OWN = ROOT / "tests" / "support" / "own_script.py"
-OVERHEAD, RATE, NEAR, LAUNCHES = 0.005, 0.03, 0.05, 8
+OVERHEAD, RATE, NEAR, LAUNCHES = 0.004, 0.03, 0.05, 8
 """The goals: cost of a step of 10 ms; difference of two figures; regret after so many launches."""
 LIMIT_S = 600.0
-ROUNDS = 5
+ROUNDS = 9
 
 LOOP = """
 import json, statistics, sys, time
 import torch
 torch.set_num_threads(1)
 from torch import nn
-model = nn.Sequential(
-    nn.Embedding(256, 256), nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256))
+model = nn.Sequential(nn.Embedding(256, 16), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 256))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-ids = torch.randint(256, (4, 64))
+ids = torch.randint(256, (2, 8))
 def loss_now():
     return nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
 def step():
     loss_now().backward()
     optimizer.step()
     optimizer.zero_grad()
-taken = []
-for number in range(320):
-    began = time.perf_counter()
-    step()
-    taken.append(time.perf_counter() - began)
-found = {"step_s": statistics.median(taken[20:])}
+def cpu_s(call, times):
+    began = time.thread_time()
+    for _ in range(times):
+        call()
+    return (time.thread_time() - began) / times
+cpu_s(step, 200)
+found = {"step_s": statistics.median(cpu_s(step, 50) for _ in range(100))}
 if "_autotune_hook" in sys.modules:
     hook = sys.modules["_autotune_hook"]
     watch, loss = hook._watches[0], loss_now()
-    def each_s(call, times):
-        began = time.perf_counter()
-        for _ in range(times):
-            call()
-        return (time.perf_counter() - began) / times
     def seen():
         watch.backward(loss)
-        watch.stepped()
+        watch.stepped(optimizer)
     hook.LOOK_SHARE, share = 0.0, hook.LOOK_SHARE
-    found |= {"seen_s": each_s(seen, 20000), "look_share": share, "every_s": hook.EVERY_S}
+    found |= {"seen_s": cpu_s(seen, 20000), "look_share": share, "every_s": hook.EVERY_S}
     told = []
     for _ in range(100):
         for _ in range(20):
             seen()
-        told.append(each_s(watch.tell, 1))
+        told.append(cpu_s(watch.tell, 1))
     found["tell_s"] = statistics.median(told)
 print(json.dumps(found))
 """
-"""A loop of about 10 ms a step, and the time of the hook's functions in it."""
+"""The CPU time of a tiny step, of which the hook takes the same as of a large one; and of the
+hook's functions in one. A busy machine does not change it by much, unlike the time of a clock."""
 
 
 # The hook's cost.
@@ -112,23 +108,23 @@ def overhead() -> list[str]:
     for number in range(ROUNDS):
         for with_hook in (number % 2 == 0, number % 2 == 1):
             (hooked if with_hook else plain).append(loop(with_hook))
-    pairs = [h["step_s"] / p["step_s"] - 1 for h, p in zip(hooked, plain, strict=True)]
+    pairs = [h["step_s"] - p["step_s"] for h, p in zip(hooked, plain, strict=True)]
     step_s = statistics.median(each["step_s"] for each in plain)
     seen_s, tell_s = (statistics.median(h[name] for h in hooked) for name in ("seen_s", "tell_s"))
-    found = hooked[0]
-    most = seen_s / 0.010 + tell_s / found["every_s"] + found["look_share"]
-    between = statistics.median(pairs)
+    found, between = hooked[0], statistics.median(pairs)
+    most = max(seen_s, between) / 0.010 + tell_s / found["every_s"] + found["look_share"]
     rows = [
-        (f"step without the hook, median of {ROUNDS} processes", f"{step_s * 1e3:.2f} ms"),
-        ("with it, pair by pair: median (least to most)",
-         f"{between:+.2%} ({min(pairs):+.2%} to {max(pairs):+.2%})"),
+        (f"CPU time of a tiny step without the hook, median of {ROUNDS} processes",
+         f"{step_s * 1e6:.0f} us"),
+        ("more with it, pair by pair: median (least to most)",
+         f"{between * 1e6:+.1f} us ({min(pairs) * 1e6:+.1f} to {max(pairs) * 1e6:+.1f})"),
         ("the hook's own functions in a step", f"{seen_s * 1e6:.1f} us"),
         (f"its message, every {found['every_s']:g} s, in a thread of its own",
          f"{tell_s * 1e6:.0f} us"),
         ("looks at the batch, of the time at most", f"{found['look_share']:.1%}"),
         ("all of that, of a step of 10 ms, at most", f"{most:.2%}"),
     ]  # fmt: skip
-    said = goal(f"{most:.2%} of a step of 10 ms", f"under {OVERHEAD:.1%}", most < OVERHEAD)
+    said = goal(f"{most:.2%} of a step of 10 ms", f"at most {OVERHEAD:.1%}", most <= OVERHEAD)
     return [table("measure | measured", rows), "", said]
 
 

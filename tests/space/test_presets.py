@@ -38,6 +38,25 @@ def test_a_manifest_has_the_command_and_no_word() -> None:
     assert Options.from_json(options.to_json()) == options
 
 
-def test_a_config_whose_module_is_unknown_is_refused() -> None:
-    with pytest.raises(UsageError, match="write torchtitan:MODULE:mine,"):
-        expanded("torchtitan:mine", "--script")
+@pytest.mark.parametrize(
+    ("config", "module"),
+    [
+        ("qwen35_9b", "qwen3_5"), ("qwen3_14b", "qwen3"), ("kimi_k2_5", "kimi_k2_7"),
+        ("sft_qwen3_8b_math", "qwen3"), ("sft_debugmodel", "llama3"),
+        ("llama3_torchft_debugmodel", "torchft.llama3"),
+        ("graph_trainer_deepseek_v3_16b", "graph_trainer.deepseek_v3"),
+    ],
+)  # fmt: skip
+def test_the_module_of_a_config_of_torchtitan_is_known(config: str, module: str) -> None:
+    text = expanded(f"torchtitan:{config}", "--script")
+    assert f"--module {module} --config {config} " in text
+
+
+@pytest.mark.parametrize(
+    ("text", "config"),
+    [("torchtitan:mine", "mine"), ("torchtitan:qwen3next_1b", "qwen3next_1b"),
+     ("torchtitan", "CONFIG"), ("torchtitan:", "CONFIG"), ("torchtitan:llama3:", "CONFIG")],
+)  # fmt: skip
+def test_a_config_whose_module_is_unknown_is_refused(text: str, config: str) -> None:
+    with pytest.raises(UsageError, match=f"write torchtitan:MODULE:{config},"):
+        expanded(text, "--script")

@@ -332,7 +332,8 @@ class _Table:
             workload=Workload(
                 model=f"table:{fixed.model or self.path.stem}", width=None, vocab_size=0,
                 dtype=fixed.dtype, engine="auto", world_size=fixed.devices, global_batch=None,
-                recipe={"command": "", "own": {}, "set": {}},
+                recipe={"command": "", "own": {}, "set": {}}
+                | ({"global_batch": fixed.global_batch} if fixed.global_batch else {}),
                 shapes=[
                     guessed(depth, lengths, tokens, limits.capacity_bytes)
                     for depth in sorted({row.candidate.depth for row in rows})

@@ -209,6 +209,7 @@ class Peer:
             if self._first is not None:
                 yield self.receive()
             for data in self._stream.arrived(MAX_MESSAGE_BYTES):
+                self._torn_since = None  # another one may be torn now
                 yield decode(data)
         except FrameError as error:
             raise WireError(f"bad message: {error}") from error

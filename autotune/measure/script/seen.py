@@ -31,12 +31,16 @@ class Process:
     latest: Seen | None = None
     left: Left | None = None
     steps: list[Step] = field(default_factory=list)
+    ends_s: list[float] = field(default_factory=list)
+    """Of each step: since the first of them began."""
 
     def told(self, seen: Seen) -> bool:
         """Take over a message; returns whether anything is new."""
         before = self.latest
         self.latest = seen
         self.steps += seen.steps
+        for step in seen.steps:
+            self.ends_s.append(step.step_s + (self.ends_s[-1] if self.ends_s else 0.0))
         if before is None or seen.backwards != before.backwards or bool(seen.steps):
             return True
         return (seen.phase, seen.phases) != (before.phase, before.phases)
@@ -96,9 +100,14 @@ class Ranks:
         return max(each, default=0) if all(each) else 0
 
     def step_s(self, first: int, count: int) -> float:
-        """Seconds of a step, the slowest rank's: the mean of `count` from `first` on."""
-        steps = range(first, first + count)
-        return statistics.fmean(max(r.steps[n].step_s for r in self.all) for n in steps)
+        """Seconds of a step, the mean of `count` from `first` on: from the last rank's end of the
+        one before to the last rank's end.
+
+        What one rank is late by, the others wait for in the next step: the longest of each step
+        would count it twice.
+        """
+        before_s = max(rank.ends_s[first - 1] for rank in self.all) if first else 0.0
+        return (max(rank.ends_s[first + count - 1] for rank in self.all) - before_s) / count
 
     @cached_property
     def sharing(self) -> Sharing:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from autotune.errors import UsageError
 from autotune.space import degrees
-from autotune.space.axes import AXES
+from autotune.space.axes import AXES, DEGREES
 from autotune.space.candidate import Build, Candidate
 from autotune.space.engines import engine_of
+from autotune.space.models.described import Description
 from autotune.space.options import Options
 from autotune.space.space import LEFT_OUT, Fixed
 from autotune.space.workload import Workload
@@ -133,20 +135,41 @@ def _of_degrees(
     if not workload.of_script or workload.recorded:
         return list(points), []
     model = degrees.description(workload)
-    possible, said = [], dict[str, dict[str, None]]()
-    plain = ""
-    for c in points:
+    possible = dict[tuple[Candidate, int], Candidate]()
+    said = dict[str, dict[str, None]]()
+    for c in sorted(points, key=lambda c: c.dp_shard != AXES["dp_shard"].plain):
         if (found := degrees.impossible(workload, c, model)) is None:
-            possible.append(c)
-        else:
-            axes = [name for name in found.axes if getattr(c, name) != AXES[name].plain]
-            said.setdefault(found.reason, {})[_flags(c, axes)] = None
-            plain = plain or f"{AXES[axes[-1]].flag} {AXES[axes[-1]].plain}"
+            same = possible.setdefault((replace(c, dp_shard="auto"), workload.shard(c)), c)
+            if same is c:
+                continue
+            found = degrees.Impossible((*DEGREES, "dp_shard"), "--dp-shard auto is the same")
+        axes = [name for name in found.axes if getattr(c, name) != AXES[name].plain]
+        if not said:
+            instead = _instead(c, axes, workload, model)
+        said.setdefault(found.reason, {})[_flags(c, axes)] = None
     lost = {why: list(each) for why, each in said.items()}
     if not possible:
         why, each = next(iter(lost.items()))
-        raise UsageError(f"{each[0]}: {why}; no candidate is left, so try {plain}")
-    return possible, [Fixed(LEFT_OUT, _listed(each, ", "), why) for why, each in lost.items()]
+        raise UsageError(f"{each[0]}: {why}; no candidate is left, so try {instead}")
+    left_out = [Fixed(LEFT_OUT, _listed(each, ", "), why) for why, each in lost.items()]
+    return list(possible.values()), left_out
+
+
+def _instead(
+    c: Candidate, axes: Sequence[str], workload: Workload, model: Description | None
+) -> str:
+    """Values with which one of `axes` would make `c` possible; plain ones where none does."""
+    for name in reversed(axes):
+        numbers = range(1, workload.world_size + 1)
+        values: Sequence[Any] = ["auto", *map(str, numbers)] if name == "dp_shard" else numbers
+        fits = [
+            v
+            for v in values
+            if degrees.impossible(workload, replace(c, **{name: v}), model) is None
+        ]
+        if fits:
+            return f"{AXES[name].flag} {_listed(fits)}"
+    return " ".join(f"{AXES[name].flag} {AXES[name].plain}" for name in axes)
 
 
 def _not_there(points: Collection[Candidate]) -> list[Fixed]:

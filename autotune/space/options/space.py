@@ -38,6 +38,8 @@ def _words(text: str, flag: str, axis: Axis) -> tuple[str, ...]:
                 f'; where a script takes {name}, write --axis "{axis.name[:2]}=True,False", and'
                 f" {{{axis.name[:2]}}} in --script"
             ) * (name in ("True", "False"))
+            if axis.name == "dp_shard":
+                own = "; a number is at least 1, and divides dp: ranks / (tp x pp x cp)"
             raise UsageError(f"{flag} {name}: unknown; known: {', '.join(axis.known)}{own}")
     return names
 

@@ -2,9 +2,8 @@
 
 They are learned from recorded peaks, or only from whether memory ran out. The latter bounds a peak
 on one side. A Gaussian with the same mean and variance replaces its probit likelihood:
-assumed-density filtering (Minka, 2001; Rasmussen & Williams, section 3.6). Slopes are orders of
-magnitude: ZeRO (arXiv 1910.02054), activations with tensor and pipeline parallelism
-(arXiv 2205.05198).
+assumed-density filtering (Minka, 2001; Rasmussen & Williams, section 3.6). What is expected comes
+from `sweep`.
 """
 
 from __future__ import annotations
@@ -17,39 +16,32 @@ import numpy as np
 
 from autotune.result.earlier import Point
 from autotune.space.arrays import Array
-from autotune.space.traits import Trait, traits
-from autotune.study.predict.belief import Beliefs, Term, Variant, codes, normal_cdf
+from autotune.space.axes import DEGREES
+from autotune.space.traits import traits
+from autotune.study.predict.belief import Beliefs, Off, Term, Variant, codes, normal_cdf
 from autotune.study.predict.memory import OutOf, Prediction, Within
+from autotune.study.predict.sweep import Sweep
 
-_MIDDLE = 1.3
-"""Share of the capacity that the middle point is assumed to need, so points that surely fit come
-first. This and the deviations were chosen on the sweeps of results/sweeps.md."""
-_MIDDLE_OFF = 0.5
-"""All deviations are of the logarithm."""
-_SLOPES = {
-    "tokens": (0.55, 0.2),
-    "tp": (-0.75, 0.2),
-    "pp": (-0.5, 0.2),
-    "cp": (-0.5, 0.2),
-    "ep": (-0.3, 0.2),
-    "depth": (0.7, 0.2),
-}
-"""Slope of a peak over an axis, both in the logarithm; and the slope's deviation."""
-_UNKNOWN_SLOPE = (0.0, 0.2)
+_DEGREE_OFF, _NUMBER_OFF, _STAGE_OFF = 0.2, 0.2, 0.2
+"""By how much the logarithm of a peak may grow with that of a degree beside what is expected, and
+of another number; and what a stage may be off by. These and the other deviations were chosen on
+the sweeps of results/sweeps.md, and on made up ones."""
 _WORDS = {
-    ("checkpointing", "full"): -0.6,
-    ("checkpointing", "selective"): -0.3,
-    ("zero_stage", 1): -0.2,
-    ("zero_stage", 2): -0.3,
-    ("zero_stage", 3): -0.4,
     ("offload", "optimizer"): -0.3,
     ("offload", "all"): -0.5,
 }
+_TOKENS_OFF = 0.1
+"""The same along the tokens of a micro-step."""
+_DEPTH_SLOPE = 0.7
+_KNOWN = ("zero_stage", "offload", "checkpointing")
 _WORDS_OFF = 0.3
-_BUILD_OFF = 0.05
+_BUILD_OFF, _RUN_OFF = 0.06, 0.1
 _EDGE = 0.04
 """Closer than this share to the capacity, chance decides whether memory runs out."""
 _NOISE = 0.012
+_FLOPS_PER_S, _FLOPS_OFF, _RATE_OFF = 4e14, 0.8, 0.2
+"""Of a GPU without anything that a step waits for, by order of magnitude; and deviations, of all
+runs and of one."""
 _NORMAL = NormalDist()
 
 
@@ -57,22 +49,41 @@ class FitModel:
     """Peak bytes of all points, from nothing but their axes."""
 
     def __init__(self, points: Sequence[Point], capacity_bytes: int) -> None:
-        found = traits([candidate for _, candidate in points])
-        tokens = Trait("tokens", [candidate.tokens for _, candidate in points])
-        ones = np.ones(len(points))
-        mean = math.log(_MIDDLE * capacity_bytes) * ones
-        terms = [Term(_MIDDLE_OFF * ones)]
-        for trait in [tokens, *(t for t in found if t.name not in ("micro_batch", "seq_len"))]:
+        self._sweep, self._size = Sweep(points), len(points)
+        mean, ways = self._sweep.peaks(capacity_bytes)
+        tokens = np.log([candidate.tokens for _, candidate in points])
+        terms = [Term(way) for way in ways]
+        terms.append(Term(_TOKENS_OFF * self._with_size(tokens - tokens.mean())))
+        ones = self._with_size(np.ones(len(points)))
+        for trait in traits([candidate for _, candidate in points]):
+            if trait.name in ("micro_batch", "seq_len"):
+                continue
+            if trait.position is not None and trait.name not in _KNOWN:
+                off = _DEGREE_OFF if trait.name in DEGREES else _NUMBER_OFF
+                slope = _DEPTH_SLOPE if trait.name == "depth" else 0.0
+                mean = mean + slope * self._with_size(trait.position)
+                terms.append(Term(off * self._with_size(trait.position)))
+                continue
             words = np.array([_WORDS.get((trait.name, value), 0.0) for value in trait.values])
-            if trait.position is not None and not words.any():
-                slope, off = _SLOPES.get(trait.name, _UNKNOWN_SLOPE)
-                mean = mean + slope * trait.position
-                terms.append(Term(off * trait.position))
-            else:
-                mean = mean + words - words.mean()
-                terms.append(Term(_WORDS_OFF * ones, group=trait.codes))
-        builds = codes([candidate.build for _, candidate in points])
-        self._beliefs = Beliefs(mean, [*terms, Term(_BUILD_OFF * ones, group=builds)], [Variant()])
+            mean = mean + self._with_size(words - words.mean())
+            off = _STAGE_OFF if trait.name == "zero_stage" else _WORDS_OFF
+            terms.append(Term(off * ones, group=np.append(trait.codes, 0)))
+        builds = np.append(codes([candidate.build for _, candidate in points]), 0)
+        each = np.arange(len(points) + 1)
+        self._beliefs = Beliefs(mean, [
+            *terms, Term(_BUILD_OFF * ones, group=builds), Term(_RUN_OFF * ones, group=each),
+        ], [Variant()])  # fmt: skip
+
+    @staticmethod
+    def _with_size(of: Array) -> Array:
+        """With one more place, for the model's size, which has none of it."""
+        return np.append(of, 0)
+
+    def rate(self, place: int, tokens_per_s: float) -> None:
+        """Learn from a device's rate how large the model is: it takes 6 FLOPs for each parameter
+        and token."""
+        log = math.log(_FLOPS_PER_S / (6 * tokens_per_s)) - float(self._sweep.log_time[place])
+        self._beliefs.observe(self._size, log, _RATE_OFF**2, Off("rate", _FLOPS_OFF))
 
     def trace(self, over: Array, more_base: float) -> None:
         """Nothing to do: recorded runs are not traced."""
@@ -107,4 +118,4 @@ class FitModel:
         """The probability of each point's peak to be within the limit."""
         belief = self._beliefs.belief()
         off = np.hypot(belief.deviation, _EDGE)
-        return normal_cdf((math.log(limit_bytes) - belief.mean) / off)
+        return normal_cdf((math.log(limit_bytes) - belief.mean) / off)[: self._size]

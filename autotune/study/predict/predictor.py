@@ -89,6 +89,9 @@ class Predictor:
         if found is not None:
             peak = found.peaks.device_bytes or Within(self._space.limits.capacity_bytes)
             self.memory.observe(place, peak)
+            if isinstance(self.memory, FitModel):
+                ranks = self._space.workload.world_size
+                self.memory.rate(place, found.tokens_per_s / ranks)
             if self.host_memory is not None:
                 self.host_memory.observe(place, found.peaks.host_bytes)
             off = DRIFT if final else bent(self._space.workload, candidate)

@@ -24,6 +24,7 @@ from autotune.space.models.checkpointed import recomputed_share
 from autotune.space.traits import Trait, traits
 from autotune.space.workload import Workload
 from autotune.study.predict.belief import Belief, Beliefs, Off, Term, Variant, codes
+from autotune.study.predict.sweep import Sweep
 from autotune.wire.recipe import LOSS_CHUNKS
 from autotune.wire.stopping import Interval
 
@@ -129,6 +130,14 @@ _OWN_OFF = 0.2
 """The same for an axis of a script's own: of a word, or of a number along its logarithm."""
 _OWN_SLOPE = 0.3
 
+_PARTS_OFF = {
+    "small": 0.8, "tp_near": 0.8, "tp_far": 0.8, "handed_on": 1.0, "bubble": 0.5, "reduced": 1.0,
+    "gathered": 1.0,
+}  # fmt: skip
+"""Deviation of the logarithm of each part of a recorded step."""
+_RECORDED_OFF = 0.05
+"""Of what a degree does beside what is expected of it, and of that along its logarithm."""
+
 _VARIANTS = tuple(
     Variant(scale, noise, -0.5 * (scale > 1) - 0.5 * (noise > 1) - 0.5 * (noise > 3))
     for scale in (1.0, 2.0) for noise in (1.0, 3.0, 10.0)
@@ -181,16 +190,34 @@ class SpeedModel:
         if of_energy:
             ranks = np.array([workload.world_size for workload, _ in points])
             prior += np.log(self._magnitudes.power_w * ranks)
+        effects = [
+            *(Term(_ASKED_OFF * ones, group=group) for group in asked if group.any()),
+            Term(0.1 * ones, group=checkpointing),
+        ]  # fmt: skip
+        if points[0][0].recorded:
+            sweep = Sweep(points)
+            # A second a token: before one is measured, short steps come first, which may well fit.
+            self._beliefs = Beliefs(tokens + sweep.log_time, [
+                *effects,
+                Term(_UNKNOWN_OFF * ones),
+                *(Term(off * sweep.share(name)) for name, off in _PARTS_OFF.items()),
+                *(term for trait in own for term in _of_recorded(trait)),
+                Term(0.1 * ones, position=tokens / 1.5),
+                Term(0.1 * ones, position=length / 1.0),
+                Term(0.05 * ones, group=stage),
+                Term(0.05 * ones, group=build),
+                Term(0.03 * ones, group=build, position=tokens / 0.4),
+            ], _VARIANTS)  # fmt: skip
+            return
         several = [Term(_MODEL_OFF * ones, group=workload)] if workload.any() else []
         self._beliefs = Beliefs(prior, [
             *several,
+            *effects,
             Term((_UNKNOWN_OFF if known is None else _KNOWN_OFF) * ones),
             Term(np.where(unsized, _UNSIZED_SLOPE, _SLOPE) * middle),
             Term(0.2 * ones, position=tokens / 1.5),
             Term(0.2 * ones, position=width / 0.8),
             Term(0.1 * ones, position=length / 1.0),
-            Term(0.1 * ones, group=checkpointing),
-            *(Term(_ASKED_OFF * ones, group=group) for group in asked if group.any()),
             *(term for trait in own for term in _of_own(trait)),
             Term(0.3 * ones, group=stage, position=tokens / 2.5),
             Term(0.08 * ones, group=build, position=tokens / 2.0),
@@ -228,6 +255,15 @@ def _of_own(trait: Trait) -> Iterator[Term]:
     else:
         yield Term(_OWN_SLOPE * trait.position)
         yield Term(_ASKED_OFF * ones, position=trait.position)
+
+
+def _of_recorded(trait: Trait) -> Iterator[Term]:
+    """The same in runs of others, where degrees do what is expected of them."""
+    if trait.name not in DEGREES or trait.position is None:
+        yield from _of_own(trait)
+        return
+    yield Term(_RECORDED_OFF * trait.position)
+    yield Term(_RECORDED_OFF * np.ones(len(trait.values)), position=trait.position)
 
 
 def _is_unsized(workload: Workload, candidate: Candidate) -> bool:

@@ -78,7 +78,9 @@ class Frontier(Sampler):
         likely = chance >= (min(CAUTION, most) if most >= UNLIKELY or not fitting else CAUTION)
         if not fitting:
             return Proposal(int(ask.allowed[np.where(likely, per_s, -1.0).argmax()]), 1.0)
-        beside = np.isin(ask.allowed, self._beside_incumbent(fitting)) & (chance >= CAUTION)
+        # Of runs without peaks, only what is near the limit tells where it is.
+        sure = ask.least_chance if self._space.workload.recorded else CAUTION
+        beside = np.isin(ask.allowed, self._beside_incumbent(fitting)) & (chance >= sure)
         possible = chance >= ask.least_chance
         # The likely ones first: each makes the others' memory surer.
         for among in (likely & (gain >= ENOUGH), beside, possible & (gain >= ENOUGH)):

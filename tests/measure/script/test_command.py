@@ -203,12 +203,27 @@ def test_a_script_that_may_be_there_is_not_refused(words: str) -> None:
         (
             "true {micro_batch} {tp}",
             {"tp": "4,8", "world_size": "2"},
-            "--tp 4: tp x pp x cp must divide 2 ranks; no candidate is left, so try --tp 1",
+            "--tp 4: tp x pp x cp must divide 2 ranks; no candidate is left, so try --tp 1,2",
+        ),
+        (
+            "true {micro_batch} {tp} {cp}",
+            {"tp": "2", "cp": "4", "world_size": "4"},
+            "--tp 2 --cp 4: tp x pp x cp must divide 4 ranks; .* try --cp 1,2",
+        ),
+        (
+            "true {micro_batch} {tp} {cp}",
+            {"tp": "8", "cp": "8", "world_size": "4"},
+            "--tp 8 --cp 8: tp x pp x cp must divide 4 ranks; .* try --tp 1 --cp 1",
         ),
         (
             "true {micro_batch} {dp_shard}",
             {"dp_shard": "3", "world_size": "2"},
-            "--dp-shard 3: dp_shard must divide dp; .* try --dp-shard auto",
+            "--dp-shard 3: dp_shard must divide dp; .* try --dp-shard auto,1,2",
+        ),
+        (
+            "true {micro_batch} {dp_shard}",
+            {"dp_shard": "auto,0"},
+            "--dp-shard 0: unknown; known: auto, 2; a number is at least 1, and divides dp: ranks",
         ),
         (
             "true {micro_batch} {tp}",
@@ -307,6 +322,17 @@ def test_dp_follows_from_the_degrees(tmp_path: Path) -> None:
     }  # fmt: skip
     [left] = [each for each in space.fixed if each.name == LEFT_OUT]
     assert (left.value, left.why) == ("--tp 3", "tp x pp x cp must divide 4 ranks")
+
+
+def test_a_number_of_shards_that_auto_stands_for_is_searched_once() -> None:
+    space = space_of(
+        "true {micro_batch} {tp} {dp_shard}", micro_batch="2", seq_len="", tp="1,2",
+        dp_shard="4,auto,2", world_size="4",
+    )  # fmt: skip
+    found = {(c.tp, c.dp_shard) for c in space.candidates}
+    assert found == {(1, "auto"), (1, "2"), (2, "auto")}
+    said = {each.why: each.value for each in space.fixed if each.name == LEFT_OUT}
+    assert said["--dp-shard auto is the same"] == "--dp-shard 4, --tp 2 --dp-shard 2"
 
 
 def test_what_a_global_batch_leaves_out_is_named_by_dp() -> None:

@@ -70,6 +70,18 @@ def test_what_is_as_asked_for_is_no_mismatch() -> None:
     assert ran.waiting_share == pytest.approx(0.1)
 
 
+def test_a_step_ends_with_its_last_rank_whose_delay_counts_once() -> None:
+    shapes: Shapes = [[[4, 32]]]
+    taken_s = ([1.0, 1.3, 0.7], [1.2, 0.8, 1.0])
+    messages = []
+    for rank, each in enumerate(taken_s):
+        message = seen(shapes, shapes, shapes, world_size=2, rank=rank)
+        steps = [replace(s, step_s=t) for s, t in zip(message.steps, each, strict=True)]
+        messages.append(replace(message, steps=steps))
+    found = ranks(*messages)
+    assert [found.step_s(n, 1) for n in range(3)] == pytest.approx([1.2, 1.1, 0.7])
+
+
 def test_steps_of_an_emulated_device_have_their_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which neither the loader nor a limit of the host's time is held against."""
     monkeypatch.setenv(VARIABLE, "a file")
