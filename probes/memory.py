@@ -201,6 +201,9 @@ class CudaMeter(Meter):
     def reset(self) -> None:
         trim_heap()
         torch.cuda.synchronize()
+        # The next step makes them again: `engines.FirstStep` says why.
+        if (forget := getattr(torch._C, "_cuda_clearCublasWorkspaces", None)) is not None:
+            forget()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         # Frees pinned memory of other shapes; torch has no public name for it.

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from autotune.wire.ranks import Start
 from autotune.wire.recipe import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE
-from probes.engines import count, is_muon, made, stored_as, trained
+from probes.engines import FirstStep, count, is_muon, made, stored_as, trained
 from probes.models import Batch, FamilyModels, family
 from probes.world import World
 
@@ -33,6 +33,7 @@ class DdpEngine:
         self.parameters = count(self._module)
         self._model = self._spread(start, world)
         self._optimizers = list(optimizers(self._module, start.model.optimizer, self._family))
+        self._first_step = FirstStep(self._optimizers)
         self._scale = 1.0
         self._device_type = world.device.type
         self._autocast_dtype = self._autocasts_to(start)
@@ -58,6 +59,7 @@ class DdpEngine:
     def prepare(self, micro_batch: int, micro_steps: int) -> None:
         self._scale = 1 / micro_steps
         self._drop_gradients()
+        self._first_step.come()
 
     def forward_backward(self, batch: Batch, *, last: bool) -> Tensor:
         with self._sync(last):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from autotune.wire.ranks import Start
 from probes import memory
-from probes.engines import DTYPES, count, is_muon, made, trained
+from probes.engines import DTYPES, FirstStep, count, is_muon, made, trained
 from probes.faults import UnsupportedError
 from probes.models import Batch, FamilyModels, family
 from probes.world import World
@@ -57,10 +57,17 @@ class DeepSpeedEngine:
                 optimizer=None if own is None else own(trained(module)),
                 config=start.engine_config,
             )[0]
+        self._first_step = FirstStep([self._engine.basic_optimizer])
         self._world_size = world.size
 
     def prepare(self, micro_batch: int, micro_steps: int) -> None:
         self._engine.zero_grad()
+        if getattr(self._engine.optimizer, "_hp_optimizer_states_linked", False):
+            self._engine.optimizer._hp_optimizer_states_linked = False  # the first step links them
+            for parameter in self._engine.module.parameters():
+                if (of := parameter._hp_mapping) is not None:
+                    of.optim_fragment = None
+        self._first_step.come()
         self._engine.set_train_micro_batch_size(micro_batch)
         self._engine.set_train_batch_size(micro_batch * micro_steps * self._world_size)
 

@@ -117,6 +117,7 @@ class Started:
         engine: str = "auto",
         dtype: str = "fp32",
         width: int = 64,
+        vocab_size: int = 256,
         **options: Any,
     ) -> None:
         self.notes: list[str] = options.pop("notes", [])
@@ -124,9 +125,11 @@ class Started:
         self.stop = False
         spawned = local.WORKER is not WORKER
         node = options.pop("node", None) or (None if spawned else kept().of(device()))
+        of_workload = {"width": width, "vocab_size": vocab_size, "dtype": dtype,
+                       "engine": engine, "world_size": world_size}  # fmt: skip
         self.pool = on_this_machine(
             device(),  # type: ignore[arg-type]
-            defaults.workload(width=width, dtype=dtype, engine=engine, world_size=world_size),
+            defaults.workload(**of_workload),
             Limits(capacity_bytes, 0.8, 64 * 2**30, 0.9),
             Wiring(
                 logs=logs,
