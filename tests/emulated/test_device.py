@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import signal
@@ -19,30 +18,15 @@ from autotune.space.space import NO_LIMIT
 from autotune.wire.emulated import ALONE
 from tests.emulated.conftest import Emulate, ranks
 from tests.support.launches import OWN, PYTHON
+from tests.support.on_cards import study
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 
-Row = dict[str, str]
 LLAMA = (
     "--model", "llama-3-8b-tiny", "--depth", "2", "--seq-len", "256", "--micro-batch", "2,8",
     "--checkpointing", "none",
 )  # fmt: skip
 PEAKS = ("peak_device_bytes", "peak_reserved_bytes", "peak_allocated_bytes")
-
-
-def study(out: Path, *flags: str, on: Emulation | None = None) -> list[Row]:
-    """The rows of a study, on cards that are there before it starts, or are its own."""
-    temporary = out.parent / "temporary"
-    temporary.mkdir(exist_ok=True)
-    environment = os.environ if on is None else on.environment
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", "--out", str(out), "--budget", "20m", "--finals", "1",
-         *(() if "--sampler" in flags else ("--sampler", "grid")), *flags],
-        env=environment | {"TMPDIR": str(temporary)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert not list(temporary.glob("emulated-gpus-*"))
-    return list(csv.DictReader((out / "trials.csv").read_text().splitlines()))
 
 
 @pytest.mark.parametrize(

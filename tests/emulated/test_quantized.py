@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.emulated.conftest import Emulate, begin, end
-from tests.emulated.test_device import study
+from tests.support.on_cards import study
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 

@@ -23,8 +23,8 @@ from autotune.study.predict.memory import OutOf, Prediction, Within
 from autotune.study.predict.sweep import Sweep
 
 _DEGREE_OFF, _NUMBER_OFF, _STAGE_OFF = 0.2, 0.2, 0.2
-"""By how much the logarithm of a peak may grow with that of a degree beside what is expected, and
-of another number; and what a stage may be off by. These and the other deviations were chosen on
+"""How far the logarithm of a peak may be off: with that of a degree, of another number, and by
+stage. These and the other deviations were chosen on
 the sweeps of results/sweeps.md, and on made up ones."""
 _WORDS = {
     ("offload", "optimizer"): -0.3,

@@ -1,8 +1,8 @@
 """What is expected of runs that others recorded, by their degrees of parallelism alone.
 
-Nobody tells their model. Yet the parts of a step are known in proportion to its work, by order of
-magnitude, for models of some billion parameters on GPUs of 5e14 FLOP/s with links of 250 GB/s in
-a machine and 40 GB/s between machines. Sources as in `space/degrees.py`; ZeRO's traffic is that of
+Nobody tells their model. Yet the order of magnitude of a step's parts is known. It is that of some
+billion parameters on GPUs of 5e14 FLOP/s. Links have 250 GB/s in a machine, and 40 GB/s between
+machines. Sources as in `space/degrees.py`; ZeRO's traffic is that of
 arXiv 1910.02054, section 7.
 """
 
@@ -28,8 +28,7 @@ _NEAR_TP, _FAR_TP = 0.05, 0.25
 """Of the work of a micro-step, what tp sends for each further rank, in a machine and beyond."""
 _HANDED_ON = 0.02
 _REDUCED_TOKENS = 5e3
-"""Tokens of an optimizer step, for each replica, whose work takes as long as it does to send the
-gradients between machines."""
+"""Tokens of a replica's optimizer step that compute as long as gradients take between machines."""
 _GATHERED_TOKENS = 2.5e3
 """Tokens of a micro-step, whose work takes as long as it does to gather the weights."""
 _NEAR = 1 / 6
@@ -49,7 +48,7 @@ _OVER, _OVER_OFF = 0.35, 0.2
 _WAYS = 6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Split:
     """How the ranks of one run share the model, and its batch."""
 
@@ -70,8 +69,9 @@ class Split:
         told = {name: int(value) for name, value in own_values(c) if value.isdigit()}
         tp, pp, cp = (max(1, told.get(name, 1)) for name in ("tp", "pp", "cp"))
         return cls(
-            tp, pp, cp, max(1, workload.world_size // (tp * pp * cp)), c.micro_batch, c.tokens,
-            c.zero_stage, recomputed_share(c.checkpointing, c.depth),
+            tp=tp, pp=pp, cp=cp, replicas=max(1, workload.world_size // (tp * pp * cp)),
+            micro_batch=c.micro_batch, tokens=c.tokens, stage=c.zero_stage,
+            again=recomputed_share(c.checkpointing, c.depth),
         )  # fmt: skip
 
 
