@@ -135,6 +135,7 @@ FLAGS = {
     "--model": ("gpt2", "model", "gpt2"),
     "--task": ("masked", "task", "masked"),
     "--lora": ("r=4", "lora", Lora(4)),
+    "--routing": ("hot", "routing", "hot"),
     "--preset": ("nanochat", "preset", "nanochat"),
     "--gpt": ("width=128,tied=true", "gpt", "width=128,tied=true"),
     "--target-len": ("9", "target_len", 9),

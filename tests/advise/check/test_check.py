@@ -269,7 +269,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("deepspeed", {"wall_clock_breakdown": True}, "waits for the device"),
     ("deepspeed", {"fp16": {"enabled": True}}, "fp16 is enabled as well"),
     ("transformers", {"fp16": True}, "fp16 is set as well"),
-    ("transformers", {"auto_find_batch_size": True}, "without a word"),
+    ("transformers", {"auto_find_batch_size": True}, "silently"),
     ("transformers", {"evaluation_strategy": "no"}, "old name; write eval_strategy"),
     ("transformers", {"gradient_checkpointing": True}, "two names for one thing"),
     ("transformers", {"activation_checkpointing_kwargs": {"use_reentrant": True}}, "reentrant"),
@@ -296,7 +296,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("accelerate", {"deepspeed_config": {"zero_stage": 5}}, "is 5; DeepSpeed takes one of 0, 1"),
     ("accelerate", {"deepspeed_config": {"zero_stage": 2, "offload_optimizer_device": "cuda"}},
      "is 'cuda'; DeepSpeed takes one of none, cpu, nvme"),
-    ("llama-factory", {"auto_find_batch_size": True}, "without a word"),
+    ("llama-factory", {"auto_find_batch_size": True}, "silently"),
 ]  # fmt: skip
 
 
@@ -381,7 +381,7 @@ def study(tmp_path: Path) -> Path:
          "is 4, measured was 2: measured over ceiling (peak 9 GiB is over the ceiling)"),
         ({"train_micro_batch_size_per_gpu": 1}, "is 1, measured was 2: measured at"),
         ({"train_micro_batch_size_per_gpu": 3}, "; that was not measured"),
-        ({"gradient_accumulation_steps": 8}, "the batch of an optimizer step is another"),
+        ({"gradient_accumulation_steps": 8}, "the batch of an optimizer step differs"),
         ({"zero_optimization": {"stage": 3}}, "is 3, measured was 2; that was not measured"),
     ],
 )  # fmt: skip
