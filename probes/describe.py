@@ -29,6 +29,7 @@ from autotune.wire.helpers import Describe, Described, Traced
 from autotune.wire.ranks import ModelSpec, Start
 from probes import recompute
 from probes.dataless import dataless
+from probes.engines import FirstStep
 from probes.engines.ddp import DdpEngine
 from probes.growth import Shape, Timeline, grown
 from probes.memory import status_bytes
@@ -148,6 +149,10 @@ class _Engine(DdpEngine):
         elif spec.depth == 1:
             blocks[0].register_forward_hook(leaves)
 
+    def keep_state(self) -> None:
+        """Have no later step make the optimizer's state: peaks are told over it."""
+        self._first_step = FirstStep(())
+
     def hold_gradients(self) -> None:
         """Make a gradient for every parameter, as after a backward pass."""
         for parameter in self._module.parameters():
@@ -191,6 +196,7 @@ def _steps(ledger: StorageLedger, engine: _Engine, spec: ModelSpec, request: Des
 
     engine.tell(ledger, spec)
     update()  # the first one makes the optimizer's state
+    engine.keep_state()
     updating = update()
     found = _peaks(request, cache(forward_backward))
     peaks = [
