@@ -479,6 +479,19 @@ def test_the_number_of_machines_is_held_against_a_result_of_several(
     assert "nodes 2" in run("check", saved(ARGUMENTS), "--against", tmp_path, code=7).out
 
 
+def against_a_change(
+    best: Best, name: str, changes: dict[str, Any], folder: Path, run: Run
+) -> str:
+    """What is found in the export `name` of `best`, which `changes` were made to since."""
+    best.write(folder / "best.json")
+    write(best, folder, [name])
+    file = folder / f"{name}.yaml"
+    asked = ["check", file, "--against", folder, "--world-size", 2]
+    run(*asked)
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | changes))
+    return " ".join(run(*asked, code=7).out.split())
+
+
 @pytest.mark.parametrize(
     ("name", "key", "changes"),
     [
@@ -493,14 +506,9 @@ def test_adapters_that_were_not_measured_are_found(
     name: str, key: str, changes: dict[str, Any], tmp_path: Path, run: Run
 ) -> None:
     best = result("ddp", 0, dtype="bf16", model=TINY, kind="cuda", lora="r=8")
-    best.write(tmp_path / "best.json")
-    write(best, tmp_path, [name])
-    file = tmp_path / f"{name}.yaml"
-    asked = ["check", file, "--against", tmp_path, "--world-size", 2]
-    run(*asked)
-    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | changes))
-    assert f"{name}.yaml: {key}" in (found := run(*asked, code=7).out)
-    assert "measured was r=8" in " ".join(found.split())
+    found = against_a_change(best, name, changes, tmp_path, run)
+    assert f"{name}.yaml: {key}" in found
+    assert "measured was r=8" in found
 
 
 @pytest.mark.parametrize(
@@ -514,14 +522,9 @@ def test_another_base_than_was_measured_is_found(
     name: str, key: str, changes: dict[str, Any], tmp_path: Path, run: Run
 ) -> None:
     best = result("ddp", 0, dtype="bf16", model=TINY, kind="cuda", lora="r=8", base="nf4")
-    best.write(tmp_path / "best.json")
-    write(best, tmp_path, [name])
-    file = tmp_path / f"{name}.yaml"
-    asked = ["check", file, "--against", tmp_path, "--world-size", 2]
-    run(*asked)
-    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | changes))
-    assert f"{name}.yaml: {key}" in (found := run(*asked, code=7).out)
-    assert "measured was nf4" in " ".join(found.split())
+    found = against_a_change(best, name, changes, tmp_path, run)
+    assert f"{name}.yaml: {key}" in found
+    assert "measured was nf4" in found
 
 
 def test_adapters_that_a_file_has_no_word_for_are_said(

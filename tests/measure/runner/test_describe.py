@@ -352,9 +352,9 @@ def test_a_helper_that_is_killed_has_failed_and_leaves_no_process(start: Start_)
     [
         ("error@import:0", "ZeroDivisionError: a bug in the user's model"),
         ("leave@import:0", "ended without an answer"),
-        ("garbage@import:0", "no message"),
-        ("old_version@import:0", "no message"),
-        ("cut_short@import:0", "no message"),
+        ("garbage@import:0", "invalid message"),
+        ("old_version@import:0", "invalid message"),
+        ("cut_short@import:0", "invalid message"),
         ("", "ended without an answer"),  # it never dials
     ],
 )
