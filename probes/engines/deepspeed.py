@@ -65,7 +65,7 @@ class DeepSpeedEngine:
         if getattr(self._engine.optimizer, "_hp_optimizer_states_linked", False):
             self._engine.optimizer._hp_optimizer_states_linked = False  # the first step links them
             for parameter in self._engine.module.parameters():
-                if (of := parameter._hp_mapping) is not None:
+                if (of := getattr(parameter, "_hp_mapping", None)) is not None:  # none if frozen
                     of.optim_fragment = None
         self._first_step.come()
         self._engine.set_train_micro_batch_size(micro_batch)

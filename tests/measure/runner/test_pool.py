@@ -416,7 +416,7 @@ def test_a_rank_that_hangs_is_ended_with_its_group_at_its_deadline(
 @pytest.mark.parametrize(("budget_s", "step_s"), [(120, 30), (1200, 120), (86400, 180)])
 def test_steps_may_be_silent_for_a_tenth_of_the_budget(budget_s: float, step_s: float) -> None:
     deadline_s = group_module.phase_deadlines(budget_s)
-    stepping = {Phase.WARMUP: step_s, Phase.TIMED: step_s}
+    stepping = dict.fromkeys((Phase.WARMUP, Phase.TIMED, Phase.HOT), step_s)
     assert deadline_s == group_module.PHASE_DEADLINE_S | stepping
 
 
