@@ -78,17 +78,11 @@ class Live:
         """
         if probe.routing:
             routing.force(probe.routing[0])
-        self.engine.prepare(probe.micro_batch, probe.micro_steps)
-        self.meter.reset()
+        self._begin(probe)
         progress = _Progress(probe.number, self.world, tell)
         stepper = _Stepper(probe, self.engine, self.world, self.model, progress)
         before = self._compiled()
-        shapes = stepper.shapes if self.compiles == "model" else {()}
-        if self.compiles and not shapes <= self.history.compiled:
-            tell(Entered(Phase.COMPILE))
-            stepper.longest()
-            stepper.step()
-            self.history.compiled |= shapes
+        compiling = self._compile(probe, stepper, tell)
         tell(Entered(Phase.WARMUP))
         steps = Steps(probe.rule, probe.needed_step_s, self.history.ran_s)
         wall_s = {Phase.WARMUP: 0.0, Phase.TIMED: 0.0}
@@ -118,7 +112,8 @@ class Live:
             looking.sample()
             retried = self.meter.retries() - retries if phase is Phase.TIMED else 0
         self.history.ran_s, timed = steps.ran_s, steps.timed
-        peaks = replace(self.meter.peaks(), alloc_retries=retried)
+        largest = Peaks.largest([self.meter.peaks(), *compiling])
+        peaks = replace(largest, alloc_retries=retried)
         compile_s, shape_s, times = self._compiled()
         compile_s, times = compile_s - before[0], times - before[2]
         if self.compiler is not None:
@@ -144,6 +139,27 @@ class Live:
             tell(Entered(Phase.HOT))
             report = self._routed(other, report, stepper)
         return report
+
+    def _begin(self, probe: Probe) -> None:
+        """Have the next step be as training's first."""
+        self.engine.prepare(probe.micro_batch, probe.micro_steps)
+        self.meter.reset()
+
+    def _compile(self, probe: Probe, stepper: _Stepper, tell: Tell) -> list[Peaks]:
+        """Make a step for what compiles, if anything does; returns its peaks.
+
+        The next step is as with code that was there: compiling leaves gaps of its own in memory.
+        """
+        shapes = stepper.shapes if self.compiles == "model" else {()}
+        if not self.compiles or shapes <= self.history.compiled:
+            return []
+        tell(Entered(Phase.COMPILE))
+        stepper.longest()
+        stepper.step()
+        self.history.compiled |= shapes
+        peaks = self.meter.peaks()
+        self._begin(probe)
+        return [peaks]
 
     def _routed(self, other: str, report: Report, stepper: _Stepper) -> Report:
         """`report` with the peaks of steps with another routing, too, which follow its steps: the
