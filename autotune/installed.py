@@ -18,7 +18,7 @@ EXTRAS = {
     "ray": "ray",
     "scipy": "gp",
     "tensorboardX": "tensorboard",
-    "torchao": "adamw8bit",
+    "torchao": "torchao",
     "vl_convert": "pictures",
     "wandb": "wandb",
 }

@@ -52,7 +52,7 @@ ensure_cuda() {
     fi
     echo "$wanted" >"$repo/.venv-cuda/autotune-cuda.stamp"
 }
-cuda_tests=(bitsandbytes hypothesis jsonschema lightning peft pytest pytest-timeout pytest-xdist)
+cuda_tests=(bitsandbytes hypothesis jsonschema lightning peft pytest pytest-timeout pytest-xdist torchao)
 
 # ensure_parsers: .parsers/TOOL has a tool's code that reads its configuration, for the tests of exports. Its gigabytes
 # of libraries are not installed. If a tool cannot be installed, its test is skipped.

@@ -309,13 +309,14 @@ def _named(entry: str, gpus: list[Gpu]) -> tuple[Unit, ...]:
 
 
 def _info(index: int, unit: Unit) -> DeviceInfo:
-    major, _ = nvml.nvmlDeviceGetCudaComputeCapability(unit.gpu)
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(unit.gpu)
     return DeviceInfo(
         index=index,
         uuid=unit.uuid,
         name=_text(nvml.nvmlDeviceGetName(unit.handle)),
         capacity_bytes=_memory(unit) or psutil.virtual_memory().total,
         bf16=major >= 8,  # Ampere: CUDA programming guide, "Compute Capabilities"
+        fp8=(major, minor) >= (8, 9),  # Ada and later, as torch's products need
     )
 
 

@@ -21,6 +21,8 @@ class DeviceInfo:
     capacity_bytes: int
     bf16: bool
     """Whether bf16 matrix products run in hardware."""
+    fp8: bool = True
+    """The same for fp8. A rank refuses what turns out not to."""
 
 
 @dataclass(frozen=True)

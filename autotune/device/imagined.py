@@ -21,6 +21,7 @@ class ImaginedDevice:
             DeviceInfo(
                 index=index, uuid=f"imagined-{index}", name=card.name,
                 capacity_bytes=card.memory_bytes, bf16=card.bf16,
+                fp8=card.capability >= (8, 9),
             )
             for index in range(count)
         )  # fmt: skip

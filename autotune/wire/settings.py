@@ -178,6 +178,13 @@ class Settings:
             " (QLoRA) or int8, of bitsandbytes, with the rest in the type of the products"
             " (default: auto)."
         ))))
+    float8: str = field(default="off", metadata=row(Axis(
+        label="fp8", words=("off", "tensorwise", "rowwise", "rowwise_with_gw_hp"), quiet=True,
+        of_engines=True,
+        help=(
+            "Products of the blocks' linear layers in fp8, by a recipe of torchao: off,"
+            " tensorwise, rowwise or rowwise_with_gw_hp (default: off)."
+        ))))
     reduce_dtype: str = field(default="auto", metadata=row(Axis(
         label="reduce", words=("auto", "fp32", "bf16"), quiet=True, of_engines=True,
         help=(

@@ -16,7 +16,7 @@ from autotune.wire.ranks import ModelSpec, Start
 from probes import routing
 from probes.compiling import compile_blocks
 from probes.faults import UnsupportedError
-from probes.models import Batch, FamilyModels, quantized
+from probes.models import Batch, FamilyModels, float8, quantized
 from probes.world import World
 
 
@@ -100,6 +100,8 @@ def made(spec: ModelSpec, family: FamilyModels, dtype: str = "fp32") -> nn.Modul
     """
     module = family.make(spec)
     quantized.computes_in(module, DTYPES[dtype])
+    if spec.float8 != "off":
+        float8.convert(family.blocks(module), spec.float8)
     routing.install(module)
     if spec.compile == "on":
         blocks = list(family.blocks(module))

@@ -195,11 +195,15 @@ def test_mig_mode_without_an_instance_says_so(install: Install) -> None:
 
 
 @pytest.mark.parametrize(
-    ("capability", "bf16"), [((7, 5), False), ((8, 0), True), ((12, 0), True)]
+    ("capability", "bf16", "fp8"),
+    [((7, 5), False, False), ((8, 6), True, False), ((8, 9), True, True), ((12, 0), True, True)],
 )
-def test_bf16_needs_sm_80(install: Install, capability: tuple[int, int], bf16: bool) -> None:
+def test_bf16_needs_sm_80_and_fp8_sm_89(
+    install: Install, capability: tuple[int, int], bf16: bool, fp8: bool
+) -> None:
     install(FakeGpu(uuid=A, capability=capability))
-    assert open_device("cuda").infos[0].bf16 is bf16
+    [info] = open_device("cuda").infos
+    assert (info.bf16, info.fp8) == (bf16, fp8)
 
 
 def test_memory_in_use_is_asked_anew_each_time(install: Install) -> None:

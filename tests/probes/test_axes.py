@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from autotune.space.axes import AXES
 from autotune.space.candidate import Build
 from autotune.space.engines import ENGINES
 from autotune.wire.helpers import Describe
@@ -18,6 +19,7 @@ from autotune.wire.ranks import ModelSpec
 from autotune.wire.stopping import Phase
 from probes import recompute
 from probes.describe import describe
+from probes.engines import made
 from probes.faults import UnsupportedError, fault
 from probes.models import chunked, family
 from tests.support.choice import campaign
@@ -298,8 +300,6 @@ def test_compiled_models_checkpoint_too(backend: str, monkeypatch: pytest.Monkey
 def test_dynamic_shapes_are_compiled_once_for_all_and_learn_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from probes.engines import made
-
     shapes = [(2, 40), (3, 48), (5, 56)]  # torch takes a size for the weights' if both are equal
 
     def trained(**axes: str) -> tuple[list[float], int]:
@@ -376,6 +376,40 @@ def test_a_mixture_of_experts_is_traced_in_half_precision(weights: str) -> None:
     spec = uncounted("mixtral-tiny").spec(2, Build(depth=2))
     peaks = {dtype: peak_bytes(spec, dtype=dtype, weights=weights) for dtype in ("fp32", "bf16")}
     assert 0 < peaks["bf16"] < 1.05 * peaks["fp32"]
+
+
+# Products in fp8.
+
+
+@pytest.mark.parametrize("recipe", AXES["float8"].words[1:])
+def test_fp8_learns_nearly_the_same_by_any_recipe(recipe: str) -> None:
+    pytest.importorskip("torchao")
+
+    def learnt(spec: ModelSpec) -> tuple[float, float, int]:
+        """Loss and norm of the gradients of one batch, and layers in fp8; drawn as with FSDP."""
+        gpt = family("gpt")
+        with torch.device("meta"):
+            module = made(spec, gpt, "bf16")
+        module.to_empty(device="cpu")
+        torch.manual_seed(3)
+        gpt.draw(module, module)
+        loss = gpt.loss(module, gpt.batch(spec, 2, 32, torch.Generator().manual_seed(5)))
+        loss.backward()  # type: ignore[no-untyped-call]
+        norms = [p.grad.norm() for p in module.parameters() if p.grad is not None]
+        low = sum(type(part).__name__ == "Float8Linear" for part in module.modules())
+        return float(loss.detach()), float(torch.stack(norms).norm()), low
+
+    loss, norm, none = learnt(GPT)
+    found, found_norm, low = learnt(replace(GPT, float8=recipe))
+    assert (none, low) == (0, 4 * GPT.depth)  # and not the head
+    assert loss != found == pytest.approx(loss, rel=1e-3)
+    assert found_norm == pytest.approx(norm, rel=0.05)
+
+
+def test_fp8_needs_sizes_in_multiples_of_16() -> None:
+    pytest.importorskip("torchao")
+    with pytest.raises(UnsupportedError, match="no linear layer"):
+        made(replace(GPT, width=40, float8="rowwise"), family("gpt"), "bf16")
 
 
 # An optimizer of 8 bits.

@@ -57,7 +57,7 @@ def axolotl() -> Parser:
     """Its models ignore unknown names, and map old names with a warning: both are reported."""
     config = importlib.import_module("axolotl.utils.schemas.config")
     machine = {
-        "capabilities": {"bf16": True, "n_gpu": 2, "compute_capability": "sm_90"},
+        "capabilities": {"bf16": True, "fp8": True, "n_gpu": 2, "compute_capability": "sm_90"},
         "env_capabilities": {"torch_version": "2.13.0"},
     }
     liger = importlib.import_module("axolotl.integrations.liger.args")

@@ -76,6 +76,8 @@ def valid(
     kept = [c for c in points if c.exists]
     kept = [c for c in kept if c.pack == "off" or (c.pad_to_multiple, c.buckets) == plain]
     left_out = _not_there(points)
+    kept, odd = _for_fp8(kept)
+    left_out += odd
     if (tokens := options.space.tokens_per_batch) is not None:
         kept = [c for c in kept if any(c.micro_batch == n // c.seq_len for n in tokens)]
     if device_kind is not None:
@@ -122,6 +124,22 @@ def _possible(
     return possible, [
         Fixed(LEFT_OUT, f"{what} on {name}", why) for name, what, why in sorted(said)
     ]
+
+
+def _for_fp8(points: Sequence[Candidate]) -> tuple[list[Candidate], list[Fixed]]:
+    """The `points` whose tokens torch can multiply in fp8, and why others are left out.
+
+    Raises:
+        UsageError: there is none.
+    """
+    odd = {c for c in points if c.float8 in ("tensorwise", "rowwise") and c.tokens % 16}
+    if not odd:
+        return list(points), []
+    sizes = _listed(sorted({c.tokens for c in odd}))
+    what, why = "--float8", f"micro_batch x seq_len is {sizes}, and no multiple of 16"
+    if len(odd) == len(points):
+        raise UsageError(f"{what}: {why}")
+    return [c for c in points if c not in odd], [Fixed(LEFT_OUT, what, why)]
 
 
 def _of_degrees(

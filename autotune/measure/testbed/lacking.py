@@ -32,6 +32,10 @@ def lacks(axis: str, value: str, device_kind: str, dtype: str) -> str:
             return _compiler("C++", os.environ.get("CXX", ""), "g++", "clang++")
         case "optimizer", "adamw8bit":
             return missing("torchao") or lacks("compile", "on", device_kind, dtype)
+        case "float8", _ if value != "off":
+            if dtype != "bf16":
+                return f"only beside products in bf16, and they are in {dtype}; use --dtype bf16"
+            return missing("torchao")
         case ("param_dtype", "fp32" | "bf16") | ("base", "bf16") if dtype != "bf16":
             return f"only for products in bf16, and they are in {dtype}; use --dtype bf16"
         case "allocator", _ if "backend:" in value:
@@ -79,6 +83,11 @@ def check_machine(
             why = family.lacks(workload.recipe, name, value)
             if name == "base" and value != axis.plain and not workload.recipe.get("lora"):
                 why = "only weights that --lora freezes can be of another type; add --lora r=16"
+            if name == "float8" and value != axis.plain:
+                if workload.recipe.get("lora"):
+                    why = "--lora freezes the layers that fp8 makes faster; leave one of them out"
+                elif not all(info.fp8 for info in device.infos):
+                    why = f"{device.infos[0].name} is older than compute capability 8.9"
             if not why and here:
                 why = lacks(name, value, device.kind, workload.dtype)
             if why:

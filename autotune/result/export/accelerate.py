@@ -72,6 +72,12 @@ def export(best: Best, folder: Path = _HERE) -> Exported:
             "distributed_type": several if config.world_size > 1 else "NO",
             "mixed_precision": _MIXED[config.dtype],
         }
+    if config.float8 == "tensorwise":
+        says.add("float8")
+        found["mixed_precision"] = "fp8"
+        found["fp8_config"] = {
+            "backend": "AO", "pad_inner_dim": False, "enable_fsdp_float8_all_gather": False,
+        }  # fmt: skip
     if config.compile == "on":
         says.add("compile")
         found["dynamo_config"] = {

@@ -15,9 +15,14 @@ from autotune.result.export.format import (
     fallback,
 )
 from autotune.result.export.hf import enabled, with_own_rate
+from autotune.space.axes import AXES
 from autotune.wire.recipe import CLIP_NORM
 
 _DEEPSPEED = "axolotl-deepspeed.json"
+_FP8: dict[str, dict[str, Any]] = {
+    recipe: {"fp8": True, "fp8_config": {"recipe": recipe}}
+    for recipe in AXES["float8"].words if recipe != "off"
+}  # fmt: skip
 _OPTIM = {"adamw": "adamw_torch_fused", "muon": "muon", "adamw8bit": "adamw_torch_8bit"}
 _KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
 """axolotl turns these on by default. None of them was measured."""
@@ -36,7 +41,7 @@ _CHECKPOINTING: dict[str, dict[str, Any]] = {
 def export(best: Best) -> Exported:
     """`axolotl.yaml`, to be merged into one that names model and data."""
     config = best.config
-    says = {*BATCHES, "seq_len", "dtype", "optimizer", "attention", "lora", "base"}
+    says = {*BATCHES, "seq_len", "dtype", "optimizer", "attention", "lora", "base", "float8"}
     files: dict[str, dict[str, Any]] = {}
     found: dict[str, Any] = {
         "micro_batch_size": config.micro_batch,
@@ -44,6 +49,7 @@ def export(best: Best) -> Exported:
         "sequence_len": config.seq_len,
         "bf16": config.dtype == "bf16",
         "fp16": config.dtype == "fp16",
+        **_FP8.get(config.float8, {}),
         "optimizer": _OPTIM[config.optimizer],
         "max_grad_norm": CLIP_NORM,
         "torch_compile": config.compile == "on",

@@ -11,3 +11,4 @@ class Ddp(EngineFacts):
 
     name = "ddp"
     stages = (0,)
+    axes = ("float8",)

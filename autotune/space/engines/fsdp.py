@@ -15,7 +15,7 @@ class Fsdp(EngineFacts):
 
     name = "fsdp"
     stages = (2, 3)
-    axes = ("reduce_dtype",)
+    axes = ("float8", "reduce_dtype")
 
     def lacks(self, of: Candidate | Build, device_kind: str) -> Lack | None:
         if of.quantized:

@@ -102,6 +102,8 @@ class Options:
         if values.get("script") is not None and values.get("objective", "flops") == "flops":
             # The FLOPs of a script are unknown. Tokens order its candidates in the same way.
             values["objective"] = "tokens_per_s"
+        if values.get("dtype") == "fp8":  # beside products in bf16
+            values |= {"dtype": "bf16", "float8": values.get("float8") or ("tensorwise",)}
         axes = {axis: values.pop(key, None) for key, (axis, _) in AXIS_FLAGS.items()}
         given: dict[str, dict[str, Any]] = {group: {} for group in _GROUPS}
         given["space"]["axes"] = {axis: of for axis, of in axes.items() if of is not None}

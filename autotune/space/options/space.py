@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from autotune.errors import UsageError
 from autotune.space import engines
@@ -80,9 +80,9 @@ class SpaceOptions:
         "--engine", engines.NAMES,
         "Training engine (auto: ddp for ZeRO stage 0, deepspeed for the others).", engines.AUTO)
     dtype: Dtype = word(
-        "--dtype", Dtype,
+        "--dtype", (*get_args(Dtype), "fp8"),
         "Type of the matrix products (auto: bf16 if the GPU supports it, else fp16; on cpu"
-        " fp32).", "auto")
+        " fp32). fp8 is bf16 with --float8 tensorwise.", "auto")
     global_batch: GlobalBatch | None = option(
         "--global-batch", parse_global_batch, "BATCH",
         "Batch of one optimizer step over all ranks, in tokens (65536tok) or samples (256)."

@@ -103,9 +103,23 @@ REFUSED = [
     ({"base": "nf4"}, "--base nf4: only weights that --lora freezes .*; add --lora r=16"),
     ({"base": "auto,int8", "model": "gpt2-tiny"}, "--base int8: only weights that --lora freezes"),
     ({"base": "bf16", "model": "gpt2-tiny", "lora": "r=4"}, "--base bf16: .*use --dtype bf16"),
+    ({"dtype": "fp8", "model": "gpt2-tiny", "lora": "r=4"}, "--float8 tensorwise: --lora freezes"),
+    ({"float8": "rowwise"}, "--float8 rowwise: only beside products in bf16"),
+    ({"dtype": "fp8", "engine": "deepspeed"}, "tensorwise: deepspeed cannot do that"),
+    ({"dtype": "fp8", "seq_len": "24", "micro_batch": "1"},
+     "--float8: .* is 24, and no multiple of 16"),
     ({"seq_len": "64,128", "tokens_per_batch": "64", "micro_batch": ""},
      "--tokens-per-batch 64: .*--tokens-per-batch 128"),
 ]  # fmt: skip
+
+
+def test_tokens_that_fp8_cannot_multiply_are_left_out(cpu: Device) -> None:
+    space = on(cpu, dtype="fp8", seq_len="24", float8="off,rowwise,rowwise_with_gw_hp")
+    recipes = [(c.micro_batch, c.float8) for c in space.candidates if c.float8 != "off"]
+    with_16 = [(2, "rowwise"), (2, "rowwise_with_gw_hp")]
+    assert sorted(recipes) == [(1, "rowwise_with_gw_hp"), *with_16]
+    [left] = [fixed for fixed in space.fixed if fixed.value == "--float8"]
+    assert "is 24, and no multiple of 16" in left.why
 
 
 @pytest.mark.parametrize(("texts", "message"), REFUSED, ids=[r[1] for r in REFUSED])
@@ -120,6 +134,7 @@ def test_what_is_lacking_is_one_line(cpu: Device, texts: dict[str, str], message
     ("package", "texts"),
     [
         ("torchao", {"optimizer": "adamw8bit"}),
+        ("torchao", {"float8": "rowwise"}),
         ("triton", {"compile": "on"}),
         ("flash_attn", {"attention": "flash_attention_2", "model": "gpt2-tiny"}),
     ],

@@ -521,6 +521,24 @@ def test_a_quantized_base_is_exported_or_said_to_be_missing(base: str, tmp_path:
     assert asked["load_in_4bit" if base == "nf4" else "load_in_8bit"]
 
 
+@pytest.mark.parametrize(
+    ("recipe", "silent"),
+    [("tensorwise", {"accelerate", "axolotl"}), ("rowwise", {"axolotl"})],
+)
+def test_fp8_is_exported_or_said_to_be_missing(
+    recipe: str, silent: set[str], tmp_path: Path
+) -> None:
+    best = result("fsdp", 3, model="llama-3-8b-tiny", dtype="bf16", float8=recipe)
+    made = write(best, tmp_path)
+    assert silent == {
+        name for name, found in made.items() if f"float8 {recipe}" not in found.needed
+    }
+    axolotl = yaml.safe_load((tmp_path / "axolotl.yaml").read_text())
+    assert (axolotl["fp8"], axolotl["fp8_config"]) == (True, {"recipe": recipe})
+    precision = yaml.safe_load((tmp_path / "accelerate.yaml").read_text())["mixed_precision"]
+    assert precision == ("fp8" if recipe == "tensorwise" else "bf16")
+
+
 @pytest.mark.slow
 def test_hf_has_a_config_of_bitsandbytes(tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")

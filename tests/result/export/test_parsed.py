@@ -48,6 +48,7 @@ RESULTS = {
     "qlora": of_gpus("ddp", 0, lora="r=8", base="nf4", checkpointing="full"),
     "qlora-zero": of_gpus("deepspeed", 2, world_size=1, lora="r=8", base="int8"),
     "chunked": of_gpus("ddp", 0, loss="chunked"),
+    "fp8": of_gpus("fsdp", 3, float8="rowwise", compile="on"),
     "fsdp-2": of_gpus("fsdp", 2, checkpointing="selective", attention="flex_attention"),
     "fsdp-3": of_gpus("fsdp", 3, checkpointing="full"),
     "zero-1": of_gpus("deepspeed", 1, world_size=1, param_dtype="fp32"),

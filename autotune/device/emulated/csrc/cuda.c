@@ -285,6 +285,13 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
   return CUDA_SUCCESS;
 }
 
+// nvrtc reads a table that NVIDIA does not document. The first number of each is its bytes.
+CUresult cuGetExportTable(const void **table, const CUuuid *id) {
+  static const size_t empty = sizeof empty;
+  *table = &empty;
+  return CUDA_SUCCESS;
+}
+
 // -------------------------------------------------------------------------------------- errors
 
 CUresult cuGetErrorString(CUresult error, const char **text) {
