@@ -20,7 +20,7 @@ ensure_venv() {
         _create_venv .venv
     fi
     echo "autotune: installing torch, DeepSpeed and the rest into $repo/.venv (minutes, once)" >&2
-    "$venv_python" -m pip install -qq -c "$repo/scripts/constraints.txt" \
+    "$venv_python" -m pip install -qq --no-compile -c "$repo/scripts/constraints.txt" \
         -e "$repo${extra:+[$extra]}" || _fail "the installation failed; see above"
     rm -f "$repo"/.venv/autotune-*.stamp
     echo "$wanted" >"$repo/.venv/autotune-${extra:-base}.stamp"
@@ -42,7 +42,7 @@ ensure_cuda() {
         lack="torch's CUDA build needs 15 GB in $repo, of which $((${free_kb:-0} / 1000000)) are free"
     else
         echo "autotune: installing torch's CUDA build into $repo/.venv-cuda (minutes, once)" >&2
-        { [ -x "$cuda_python" ] || (_create_venv .venv-cuda); } && "$cuda_python" -m pip install -qq \
+        { [ -x "$cuda_python" ] || (_create_venv .venv-cuda); } && "$cuda_python" -m pip install -qq --no-compile \
             --retries 1 --timeout 15 -c <(grep -v "^torch==" "$repo/scripts/constraints.txt") \
             -e "$repo" "torch==$cuda_torch" "${cuda_tests[@]}" >&2 || lack="the installation failed; see above"
     fi

@@ -16,7 +16,7 @@ import pytest
 from tests.support.documents import PAGES, commands
 from tests.support.programs import ROOT
 
-SHORT = "--budget 3m --trials 2 --finals 1"
+SHORT = "--budget 2m --trials 1 --finals 1"
 """A probe is timed for a fiftieth of its budget at most."""
 RUN = ("tutorial", "how-to/huggingface", "how-to/module", "how-to/diagnose")
 """Pages whose commands run on a CPU, as the README's do."""
@@ -65,7 +65,7 @@ def arguments(example: str) -> list[str]:
 
 
 def shorter(given: list[str]) -> list[str]:
-    """The same where it ends soon, with two trials where it trains for minutes, else a dry run."""
+    """The same where it ends soon, with one trial where it trains for minutes, else a dry run."""
     if given[0] in ("plan", "diagnose") or "--dry-run" in given:
         return given
     if given[0] == "loader":

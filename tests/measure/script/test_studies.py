@@ -224,21 +224,6 @@ def test_what_a_script_was_not_seen_to_do_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_evaluation_and_saving_are_reached_by_arguments_of_their_own(tmp_path: Path) -> None:
-    script = "--eval-every 90000 --eval-batch 800 --save-every 90000 --copies 2"
-    said, best = phased(tmp_path / "study", script, "--micro-batch", "4", *SOON)
-    assert best is not None
-    assert (best.unseen, "Not seen" in said) == ((), False)
-    phases = best.measured.phases
-    assert phases is not None
-    assert phases["evaluate"].peak_bytes.device > phases["train"].peak_bytes.device
-    assert best.measured.peak_bytes.device == max(p.peak_bytes.device for p in phases.values())
-    assert best.command is not None
-    assert "90000" in best.command  # it is the user's own
-    assert "5" not in best.command
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("phase", "script", "capacity"),
     [
@@ -259,19 +244,25 @@ def test_a_candidate_that_breaks_only_between_steps_does_not_win(
 
 
 @pytest.mark.slow
-def test_evaluations_that_leave_training_no_time_cost_no_speed(tmp_path: Path) -> None:
-    """They would take most of a final."""
+def test_evaluation_and_saving_are_reached_by_arguments_of_their_own(tmp_path: Path) -> None:
+    """Evaluations leave training no time, and cost no speed: they would take most of a final."""
     script = "--eval-every 90000 --eval-batch 3000 --save-every 90000 --copies 2"
     often = ["--phase-args", "--eval-every 3 --save-every 3"]
-    _, best = phased(tmp_path / "study", script, "--micro-batch", "4", *often)
+    said, best = phased(tmp_path / "study", script, "--micro-batch", "4", *often)
     assert best is not None
+    assert (best.unseen, "Not seen" in said) == ((), False)
+    assert best.unconfirmed != "its finals failed"
     phases = best.measured.phases
-    assert (best.unseen, best.unconfirmed == "its finals failed") == ((), False)
     assert phases is not None
     evaluation = phases["evaluate"]
+    assert evaluation.peak_bytes.device > phases["train"].peak_bytes.device
+    assert best.measured.peak_bytes.device == max(p.peak_bytes.device for p in phases.values())
     assert evaluation.seconds is not None
     assert evaluation.count is not None
     assert best.measured.step_s.median < evaluation.seconds / evaluation.count
+    assert best.command is not None
+    assert "90000" in best.command  # it is the user's own
+    assert "3" not in best.command
 
 
 @pytest.mark.slow
