@@ -10,7 +10,7 @@ from typing import TypeGuard
 
 from autotune.advise.diagnose.advice_host import HOST, LISTED, leak, smaller
 from autotune.advise.diagnose.case import Advice, Case, Measure, as_said, of, of_deepspeed, to
-from autotune.advise.diagnose.causes import GATHERING, IDLE_SHARE, lister
+from autotune.advise.diagnose.causes import BY_NOW, GATHERING, IDLE_SHARE, NOT_SAID, lister
 from autotune.advise.diagnose.flags import OPTIMIZERS, FlagSetting
 from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.settings import (
@@ -150,7 +150,7 @@ def _filled(case: Case, command: str, values: dict[str, str]) -> str:
 
 _FRAME = re.compile(r"(?P<file>\S+\.py):(?P<line>\d+) in ")
 _LIBRARIES = re.compile(r"(?:site|dist)-packages/|/lib/python3|^(?:torch|transformers)/")
-_ELSEWHERE = ("MPS", "XPU", "NPU", "MUSA", "MLU")
+_ELSEWHERE = ("MPS", "XPU", "NPU", "MUSA", "MLU", "TPU", "VULKAN")
 """Backends that autotune cannot measure."""
 _BEFORE_2_1 = re.compile(r"\(GPU \d+; [^)]*total capacity")
 """The message of torch before it had expandable segments."""
@@ -158,7 +158,7 @@ _BEFORE_2_1 = re.compile(r"\(GPU \d+; [^)]*total capacity")
 
 def _stop_others(case: Case) -> Advice | None:
     a = case.event.amounts
-    if case.has("not said"):
+    if case.causes[0].name in (NOT_SAID, BY_NOW):
         return to(
             "look who holds it", "see who else is on this device",
             f"{lister(case.event)}; python -m autotune diagnose", "what others hold", "nothing",
@@ -194,9 +194,10 @@ def _allocator(case: Case) -> Advice | None:
         return None
     if event.wording.name != "torch" or event.backend not in (None, "CUDA", *VARIABLE):
         return None
-    if a.unallocated is not None and a.unallocated < max(
-        a.short or 1, IDLE_SHARE * (a.total or 0)
-    ):
+    least = a.asked if case.has(BY_NOW) else a.short
+    if a.unallocated is not None and a.unallocated < max(least or 1, IDLE_SHARE * (a.total or 0)):
+        return None
+    if a.unallocated is None and case.has("loading the model"):
         return None
     if case.has("a corrupt size") or (a.asked and a.total and a.asked > a.total):
         return None

@@ -83,8 +83,19 @@ def _tensor(case: Case) -> Advice | None:
               "most of the request", "little")  # fmt: skip
 
 
+def _loads(case: Case) -> bool:
+    """Whether anything shows that data or a model is loaded, as for training."""
+    context, name = case.context, case.event.wording.name
+    return bool(
+        context.trains or context.seen or context.settings or case.event.trace
+        or case.event.step or name in ("worker-killed", "shared-memory")
+    )  # fmt: skip
+
+
 def _workers(case: Case) -> Advice | None:
     now = case.context.settings.get("workers")
+    if case.has("loading the model") or not _loads(case):
+        return None
     table = {"transformers": "dataloader_num_workers={n}, dataloader_pin_memory=False",
              "axolotl": "dataloader_num_workers: {n}",
              "llamafactory": "dataloader_num_workers: {n}"}  # fmt: skip
@@ -133,7 +144,7 @@ def _less_offload(case: Case) -> Advice | None:
 def _load_once(case: Case) -> Advice | None:
     if case.framework in SERVING:
         return smaller(case)
-    if case.event.step or case.context.ranks_said == 1:
+    if case.event.step or case.context.ranks_said == 1 or not _loads(case):
         return None
     return to("load less", "do not load the model once a rank into host memory",
                   of(LOADING, case), "weights x (ranks - 1) while it loads",

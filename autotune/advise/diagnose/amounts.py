@@ -46,6 +46,7 @@ _PATTERNS = {
 _PAIRS = (
     ("asked", "total", "KiB", re.compile(r"memory limit \((\d{1,15}) > (\d{1,15})\)")),
     ("asked", "total", "", re.compile(rf"(?:Used|was running was) ({SIZE}) (?:of|/) ({SIZE})")),
+    ("free", "total", "", re.compile(r"Free memory/Total memory: (\d{1,15})/(\d{1,15})")),
     ("free", "total", "GiB", re.compile(r"\(([\d.]{1,9})/([\d.]{1,9}) GiB\) on startup")),
 )
 """Pairs of sizes in one unit, from slurm, XLA, ray and vLLM."""

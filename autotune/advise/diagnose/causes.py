@@ -30,8 +30,8 @@ SMALLEST_SEGMENT = 20 * 2**20
 """The least bytes that torch's allocator takes from the device, except for tiny requests."""
 XPU_LIMIT = 2**32
 """Drivers of Intel GPUs may refuse a larger allocation."""
-CORRUPT_BYTES = 2**44
-"""No device has so much."""
+LARGEST_DEVICE, CORRUPT_BYTES = 2**39, 2**44
+"""No device has so much; and a program that asks for so much computed it wrongly."""
 IDLE_SHARE = 0.01
 """A smaller reserved and unallocated share of a device is no fragmentation."""
 LARGE_TENSOR = 4 * 2**30
@@ -137,13 +137,14 @@ def _nccl(event: Event, context: Context) -> Cause | None:
 
 def _never(event: Event, context: Context) -> Cause | None:
     a = event.amounts
-    if a.asked is None or a.total is None or a.asked <= a.total:
+    if a.asked is None or a.asked <= (a.total or LARGEST_DEVICE):
         return None
-    if event.wording.name == "xla":  # the request is the whole program's
-        return None
+    if event.wording.name == "xla" and a.asked <= LARGEST_DEVICE:
+        return None  # the request is the whole program's
+    most = f"{gib(a.total)} in all = {a.asked / a.total:.1f}" if a.total else "no device has it"
     return Cause(
         "too big", "one request is larger than the whole device; no allocator setting helps",
-        (f"{gib(a.asked)} asked / {gib(a.total)} in all = {a.asked / a.total:.1f}",),
+        (f"{gib(a.asked)} asked / {most}",),
     )  # fmt: skip
 
 
@@ -228,8 +229,7 @@ def _freed(event: Event, context: Context) -> Cause | None:
 def _leak(event: Event, context: Context) -> Cause | None:
     grown = context.grown()
     if grown is None:
-        told = "memory grew, as the text tells; something keeps tensors alive"
-        return Cause("a leak", told) if "a leak" in context.told else None
+        return None
     key, (first, low), (last, high) = grown
     a_step = (high - low) / max(1, last - first)
     return Cause(
@@ -237,6 +237,12 @@ def _leak(event: Event, context: Context) -> Cause | None:
         (f"{gib(low)} at step {first}, {gib(high)} at step {last}:"
          f" {gib(round(a_step))} more a step",),
     )  # fmt: skip
+
+
+def _told_leak(event: Event, context: Context) -> Cause | None:
+    if "a leak" not in context.told or context.grown() is not None:
+        return None
+    return Cause("a leak", "memory grew, as the text tells; something keeps tensors alive")
 
 
 _LOADING = re.compile(
@@ -285,7 +291,8 @@ def _before_training(event: Event, context: Context) -> Cause | None:
             "before training started", "memory ran out while DeepSpeed was set up: its buffers and"
             " the optimizer's master weights; no batch was seen yet",
         )  # fmt: skip
-    if _LOADING.search(trace) and not _SAVING.search(trace):
+    cut = context.loading and not trace and context.last_step is None
+    if cut or (_LOADING.search(trace) and not _SAVING.search(trace)):
         return Cause(
             "loading the model", "memory ran out while the model was loaded: every rank loads it"
             " whole, unless it is sharded; no batch was seen yet",
@@ -447,12 +454,12 @@ Rule = Callable[[Event, Context], Cause | None]
 _RULES: dict[Kind, tuple[Rule, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
         _corrupt, _vllm, _limit, _freed, _other_process, _never, _leak, _before_training,
-        _first_step, _phase, _fragmentation, _outside, _logits, _longer_sample, _nccl,
+        _first_step, _phase, _fragmentation, _outside, _told_leak, _logits, _longer_sample, _nccl,
     ),
-    Kind.HOST: (_phase, _one_tensor, _host, _leak, _before_training),
+    Kind.HOST: (_phase, _one_tensor, _host, _leak, _told_leak, _before_training),
     Kind.SHARED: (_shared,),
-    Kind.MEMORY: (_some, _leak, _before_training, _first_step, _phase),
-    Kind.KILLED: (_killed, _leak, _before_training),
+    Kind.MEMORY: (_phase, _some, _leak, _told_leak, _before_training, _first_step),
+    Kind.KILLED: (_killed, _leak, _told_leak, _before_training),
     Kind.BUS: (_bus,),
     Kind.BATCH: (_batch,),
 }  # fmt: skip

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from autotune.advise.diagnose.amounts import parse
-from autotune.advise.diagnose.flags import FlagSetting, launch_of, section_of, settings_of
+from autotune.advise.diagnose.flags import TOLD, FlagSetting, launch_of, section_of, settings_of
 from autotune.advise.diagnose.listing import Listing
 from autotune.advise.diagnose.prefixes import take_apart
 from autotune.advise.diagnose.reading import MOST_OF_A_LINE
@@ -59,10 +59,12 @@ _SWITCHES = {
     r"|--recompute-granularity|torch/utils/checkpoint\.py",
     "lora": rf"\b(?:finetuning_type|train_type|tuner_type|adapter){_ASSIGN}q?lora\b"
     rf"|\buse_(?:peft|lora){_ASSIGN}[Tt]rue|\|\| trainable%(?!: 100\b)|LoraConfig\("
-    r"|--lora[_-](?:r|rank)\b|peft/tuners/lora|lora_finetune|LoRAFinetune",
+    r"|(?:--lora[_-](?:r|rank)|LORA_R(?:ANK)?|--use[_-]q?lora(?![ =]+[Ff]alse))\b"
+    r"|peft/tuners/lora|lora_finetune|LoRAFinetune",
     "offload": r"offload_optimizer['\"]?: *\{\s*['\"]device['\"]: *['\"](?:cpu|nvme)"
-    r"|offload_optimizer_device: *(?:cpu|nvme)|cpuoffload|_offload(?:_config)?\.(?:json|ya?ml)"
-    r"|DeepSpeedCPUAdam|fsdp_offload_params: *true|_offload['\"]\)|--deepspeed[ =]zero[23]_offload"
+    r"|offload_optimizer_device: *(?:cpu|nvme)|cpuoffload"
+    r"|(?<!no)_offload(?:_config)?\.(?:json|ya?ml)|DeepSpeedCPUAdam|fsdp_offload_params: *true"
+    r"|_offload['\"]\)|--deepspeed[ =]zero[23]_offload"
     r"|(?:tage[ -]?3|[Zz]e[Rr][Oo][ -]?3|CPU|cpu) (?:\+ |with |\w{0,3} ?)?[Oo]ffload\b",
     "all of the node": r"--mem[= ]0\b",
     "watermark": r"(?<!Use[ \n])PYTORCH_MPS_HIGH_WATERMARK_RATIO\W{1,4}0",
@@ -94,6 +96,7 @@ _STEP = re.compile(
     re.IGNORECASE,
 )
 _BAR = re.compile(r"\b(\d{1,9})/\d{1,9} \[\d*:?\d+:\d\d<")
+_SHARDS = re.compile(r"oading (?:checkpoint )?shards: *(\d{1,3})%")
 _VALIDATION = re.compile(r"[Vv]alid|[Ee]val|\b[Vv]al:")
 _NO_TRAINING = re.compile(
     r"^\W*Step \d+[.:)] +[A-Z]"
@@ -118,6 +121,8 @@ _TOLD = {
     "evaluation": re.compile(
         r"\b(?:during|in|at|for|to|start\w*|when)(?: the)? (?:validati|evaluati|eval\b|testing\b)"
         r"(?!\w* mode)|(?:验证|测试)[时集]|(?:val|test) ?[的时]"
+        r"|(?<![A-Za-z_])(?:e?val|validation|evaluation)(?![A-Za-z_]).{0,40}(?:OOM|out of mem|爆)"
+        r"|(?:OOM|out of mem\w*) \w+ (?:e?val|validation|evaluation)\b"
     ),
     "saving": re.compile(
         r"\b(?:while|when|during|after)(?: \w+)? sav(?:e[sd]?|ing)\b|保存[^，。]{0,12}[时候]"
@@ -126,7 +131,9 @@ _TOLD = {
         r"\b(?:memory|V?RAM|usage|it)\b.{0,40}\b(?:keeps?|slowly|gradually|steadily|constantly"
         r"|continu\w+) (?:\w+ )?(?:increas|grow|ris|climb)|(?:increas|grow)(?:ing|e?s)"
         r" (?:on|with|after|in|during) (?:each|every|train|iter|step)"
-        r"|\b(?:increas|grow|accumulat)(?:ing|es?) (?:\w+ )?memory|[Mm]emory leak"
+        r"|\b(?:increas|grow|accumulat)(?:ing|es?) (?:\w+ )?memory"
+        r"|^(?!.*\b(?:[Mm]ay ?be|[Pp]ossibl[ey]|could|might|[Ii]s (?:it|this|there))\b).*"
+        r"[Mm]emory leak"
         r"|(?:显存|内存).{0,8}(?:上[涨升]|增[长加]|泄[漏露]|飙升)"
     ),
 }
@@ -162,6 +169,8 @@ class Context:
     """By the name of a setting: the log and line of each time that it was set."""
     told: set[str] = field(default_factory=set)
     """Rows of `_TOLD` in sentences that tell of an error, or of memory."""
+    loading: bool = False
+    """Whether the last thing that a log shows is a model that is being loaded."""
     images: bool = False
     infers: bool = False
     trains: bool = False
@@ -195,6 +204,7 @@ class Context:
             [row for row in reversed(self.said.get(name, ())) if row[2].form or not written]
             for name in names
         ]
+        by_name = [[row for row in each if row[2].place < TOLD] or each for each in by_name]
         rows = [row for each in by_name for row in each]
         log, line = self.until or ("", 0)
         early = [row for row in rows if row[0] != log or row[1] <= line]
@@ -299,6 +309,8 @@ class Context:
     def look(self, lines: Sequence[str], line: int = 1) -> None:
         """Learn from consecutive `lines`, the first of which has the number `line`."""
         whole = "\n".join(lines)
+        if line == 1 and lines[1:2] == [""]:
+            whole = whole.removeprefix("# ")  # a title, not a comment
         self.prose += sum(OF_A_PAGE * (1 if issue else 4) for issue in _PAGE.findall(whole))
         self.persons += sum(map(whole.count, _AUTHOR))
         text = _COMMENT.sub("", whole)
@@ -310,6 +322,8 @@ class Context:
             step = step_of(each)
             if step is not None:
                 self.last_step = step
+            if shards := _SHARDS.findall(each):
+                self.loading = shards[-1] != "100"
             if self.last_step is not None and ("mem" in each or "lloc" in each or "MA " in each):
                 self._memory(each, self.last_step)
 

@@ -11,7 +11,7 @@ from autotune.advise.diagnose.amounts import MOST_BYTES, NOTHING, Amounts, read
 from autotune.advise.diagnose.context import step_of, validates
 from autotune.advise.diagnose.flags import launch_of
 from autotune.advise.diagnose.kinds import Kind
-from autotune.advise.diagnose.memory import PINNED, SPEAKERS, backend_in, ran_out, speaker
+from autotune.advise.diagnose.memory import BACKEND, PINNED, SPEAKERS, backend_in, ran_out, speaker
 from autotune.advise.diagnose.prefixes import LogLine, take_apart
 from autotune.advise.diagnose.reading import Hit
 from autotune.advise.diagnose.talk import is_code, is_quoted, is_talk
@@ -50,7 +50,7 @@ _ALL_SAID = re.compile(
     r"ried to allocate \d.*\btotal capac|MPS allocated: \d|\d != \d+ \* \d|itCode\": 137"
 )
 """Numbers that no source code has; JSON is no code."""
-_BEGINNINGS = (backend_in, re.compile("ried to allocate").search)
+_BEGINNINGS = (BACKEND.search, re.compile("ried to allocate").search)
 """Beginnings of a message; a second one begins the next message."""
 _GLUED = re.compile(r"ried to allocate [\d.]+ \w+(?:\. | \()GPU (\d{1,4})\b")
 _TABLE = re.compile(r"^rank +: (\d+) \(local_rank: \d+\)")
@@ -58,6 +58,7 @@ _TABLE = re.compile(r"^rank +: (\d+) \(local_rank: \d+\)")
 _RANK = re.compile(
     r"\[(?:[Rr]ank[= ]?)(\d+)\]|local_rank: (\d+)|process rank (\d+)|process (\d+) termin"
 )
+_SEMAPHORE = re.compile(r"\bSemLock|ctx\.R?Lock\(")
 _PID = re.compile(
     r"(?:(?:[Kk]ill(?:ed|ing)?|[Ss]ending) (?:sub)?process|to process|pid:?|by PID) +(\d+)"
     r"|^(\d+) Killed"
@@ -239,7 +240,7 @@ def _event(hit: Hit, log: str, said: LogLine, wording: Wording, match: re.Match[
     trace = trace_of(before, said) if memory else ()
     if not trace and "state_dict" in said.text[: match.start()]:
         trace = (said.text[: match.start()][-MOST_TEXT:],)
-    if wording is DISK and any("SemLock" in each for each in before[-3:]):
+    if wording is DISK and any(map(_SEMAPHORE.search, [*before[-3:], *hit.after()])):
         wording = SHARED  # a semaphore needs /dev/shm
     if wording.name == "cuda" and any("pin_memory" in each for each in trace):
         wording = PINNED  # CUDA has the same text for host memory

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 _STEMS = re.compile(
     r"batch|bsz| -b\b|\bbs\b|[mg]bs|accum|update_freq|world|nproc|num_proc|n_?gpu|gpus|devices"
     r"|nodes|ntasks|-np\b|_per_gpu|gres|rank|member|visible|localhost|cuda:\d|resol|im(?:age|g)|input_s|seq|_len|block_size"
-    r"|vocab|zero|stage|worker|layer|depth|n_embd|d_model|hidden|width|dim\b|\d ?[x×] ?\w|\dl\b"
+    r"|vocab|zero|stage|worker|layer|depth|n_embd|d_model|hidden|width|dim\b|\d ?[x×*] ?\w|\dl\b"
     r"|param|optim|muon|processes|checkpointing"
 )
 """Lines without one of these in lower case set nothing: a fast test."""
 _ASSIGNED = re.compile(
     r"(?<![\w.\-])(?P<quote>['\"]?)(?P<key>[-+]{0,2}[A-Za-z_][\w.\-]{0,80})"
-    r"(?=(?P<sep>['\"]?[ \t]*+(?:==?|[:,]|改?[为成]|[.]{3,}|[│┃|]|(?<=[ \t]))[ \t]*+['\"]?)"
+    r"(?=(?P<sep>['\"]?[ \t]*+(?:: (?:int|float) =|==?|[:,]|(?P<told>[调改设置]*(?:到了?|[为成]))"
+    r"|[.]{3,}|[│┃|]|(?<=[ \t]))[ \t]*+['\"]?)"
     r"(?P<value>\d{1,9}(?:,\d{1,3})+(?![\d.])|\d{1,9}\b(?!\.\d|/|:\d|%| !=)|[A-Za-z][\w.]{1,40}))",
     re.ASCII,
 )
@@ -68,6 +69,12 @@ _SENSIBLE = {
     "zero_stage": (0, 3), "workers": (0, 2**12), "layers": (1, 2**12), "hidden": (1, 2**17),
 }  # fmt: skip
 """The least and the largest value of a training run; others are mistakes."""
+TOLD = 50
+"""The place of what a sentence says, which a flag says better."""
+_ADVISES = re.compile(
+    r"\W*(?:[Tt]ry|[Ss]et|[Cc]hange|[Rr]educe|[Ll]ower|[Dd]ecrease|[Uu]se)\b(?! [A-Z_]+=)"
+)
+"""The beginning of what a person advises."""
 _LISTS = ("ranks_per_node",)
 """Settings whose value may be the length of a list, as in `--gpus 0,1,2,3`."""
 _SENTENCES = tuple(
@@ -76,7 +83,8 @@ _SENTENCES = tuple(
         ("micro_batch", r"batch size per (?:device|gpu|rank)\D{1,12}?(\d{1,9})\b"),
         ("micro_batch", r"\b(\d{1,5}) (?:samples?|images?) (?:per|each|/) ?(?:gpu|device|card)\b"),
         ("batch", r"(?<!total train )(?<!total )(?<!global )(?<!effective )(?<!eval )\bbatch"
-                  r"(?: ?size(?: of|:| =)*|_size(?= \w))(?: is| was| which| already| set| to| as)*"
+                  r"(?: ?size(?: of|:| =)*|_size(?= \w))"
+                  r"(?: is| was| which| already| set| to| as| from \d{1,9})*"
                   r" [\"“]?(\d{1,9})\b(?![.]\d)"),
         ("seq_len", r"\b(?:sequence|context) length(?: is| was| set| to| of|:| =)* (\d{2,9})\b"),
         ("global_batch", r"(?:total train|global|effective|total) batch size[^=:\d]*[=: ] *"
@@ -86,8 +94,8 @@ _SENTENCES = tuple(
         ("world_size", r"\bmember: \d+/(\d{1,9})\b"),
         ("zero_stage", r"\bzero(?:[- (]*stage[ -]?|-)?([123])\b(?! *[/.])"),
         ("gpus", r"gres=gpu(?::[a-z]\w*)?:(\d{1,3})\b"),
-        ("gpus", r"\b(\d{1,4}) ?[x×] ?(?:nvidia |amd )?"
-                 r"(?:[abhlv]\d{2,3}s?|gb?\d00|mi\d{3}x?|rtx)\b"),
+        ("gpus", r"\b(\d{1,4}) ?[x×*] ?(?:nvidia |amd )?"
+                 r"(?:[abhlv]\d{2,3}s?|gb?\d00|mi\d{3}x?|rtx\d*)\b"),
         ("gpus", r"\b(\d{1,4}) (?:[x×] )?gpus\b"),
         ("device", r"\bcuda:(\d{1,3})\b"),
         ("layers", r"\bdepth(?: of|:| =)* (\d{1,3})\b"),
@@ -164,7 +172,7 @@ def settings_of(line: str, section: str = "") -> Iterator[FlagSetting]:
 
 
 def _settings(line: str, section: str) -> Iterator[FlagSetting]:
-    if not _STEMS.search(line.lower()) or "<img" in line:
+    if not _STEMS.search(line.lower()) or "<img" in line or _ADVISES.match(line):
         return
     training = not _NOT_TRAINING.intersection(_words(section))
     for match in _ASSIGNED.finditer(line):
@@ -175,7 +183,9 @@ def _settings(line: str, section: str) -> Iterator[FlagSetting]:
         return
     for name, pattern in _SENTENCES:
         for match in pattern.finditer(line):
-            yield FlagSetting(name=name, value=int(match[1]), place=-1 if "batch" in name else 50)
+            yield FlagSetting(
+                name=name, value=int(match[1]), place=-1 if "batch" in name else TOLD
+            )
     for match in _CHOSEN.finditer(line):
         if (count := match[1].count(",") + 1) > 1:
             yield FlagSetting(name="gpus", value=count)
@@ -197,7 +207,7 @@ def _assigned(match: re.Match[str], line: str, section: str) -> FlagSetting | No
     words = _words(".".join(key.split(".")[-2:]))
     plain = "_".join(_words(key.rsplit(".", 1)[-1]))
     dots = ".." in sep or match["key"] != key
-    form = _form(match, key)
+    form = "" if match["told"] else _form(match, key)
     if dots:  # the lists of Megatron's flags and of DeepSpeed's file
         form = "" if "train" in words else f"--{plain.replace('_', '-')} {{}}"
     elif not sep.strip() and key[0] != "-":
@@ -224,7 +234,7 @@ def _assigned(match: re.Match[str], line: str, section: str) -> FlagSetting | No
         name, place = _batch(words, key, line)
     if name is None:
         return None
-    return FlagSetting(name=name, value=value, place=place, form=form)
+    return FlagSetting(name=name, value=value, place=TOLD if match["told"] else place, form=form)
 
 
 def _form(match: re.Match[str], key: str) -> str:
@@ -262,8 +272,8 @@ def _model(line: str) -> Iterator[FlagSetting]:
             and int(match[2]) % 32 == 0
             and not _OTHER_SHAPE.search(about)
         ):
-            yield FlagSetting(name="layers", value=int(match[1]), place=50)
-            yield FlagSetting(name="hidden", value=int(match[2]), place=50)
+            yield FlagSetting(name="layers", value=int(match[1]), place=TOLD)
+            yield FlagSetting(name="hidden", value=int(match[2]), place=TOLD)
             break
     for match in _PARAMETERS.finditer(line):
         number, unit = (match[1], match[2]) if match[1] else (match[3], match[4])

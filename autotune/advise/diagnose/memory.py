@@ -70,15 +70,19 @@ _PHRASES = (
     r"|nrt_resource\b|nrt_\w+ status=4\b"
     r"|\ballocation on device\b|error_out_of_resources|bfc_allocator\S+ (?:inuse at|sum total)"
     rf"|hbm usage >=|total ?capac\w+(?:;| of {SIZE} of which)",
-    r"(?:显存|内存)[^，。]{0,16}?(?:不[足够]|占满|耗尽|溢出|爆|被.{0,8}kill)|爆(?:显存|内存)|[GN]PU不[足够]"
+    r"(?:显存|内存)[^，。]{0,16}?(?:不[足够]|占满|耗尽|溢出|爆|被.{0,8}kill)|(?<!不[会再])爆(?:显存|内存)|[GN]PU不[足够]"
     r"|メモリー?不足|메모리 부족|недостаточно памяти",
 )
 _RAN_OUT = re.compile("|".join(f"(?:{each})" for each in _PHRASES), re.IGNORECASE | re.ASCII)
-_BACKEND = re.compile(
+BACKEND = re.compile(
     r"\b(CUDA|cuda|HIP|hip|XPU|NPU|MUSA|MLU|MPS)(?=(?: backend| driver)?(?: [Ee]rror)?:? out of)"
 )
 
-_HIP = re.compile(r"hipErr|HIP_ERR|MIOpen|/rocm|rocblas")
+_BACKENDS = re.compile(
+    r"(?P<CUDA>CUDA|\bcuda)|(?P<HIP>hipErr|HIP_ERR|MIOpen|/rocm|rocblas)|(?P<MPS>\b(?i:mps)\b|kIOGPU)"
+    r"|(?P<TPU>\btpu_|TPU|memory space hbm|at the bottom of memory)|(?P<VULKAN>[Vv]ulkan|\bVK_)"
+)
+"""Words of a backend, if none is named before the phrase."""
 
 
 def ran_out(text: str) -> re.Match[str] | None:
@@ -99,9 +103,11 @@ def speaker(text: str, phrase: re.Match[str]) -> Wording:
 
 
 def backend_in(text: str) -> str | None:
-    """The backend that the message names before its phrase."""
-    found = _BACKEND.search(text)
-    return found[1].upper() if found else "HIP" if _HIP.search(text) else None
+    """The backend that the message names, before its phrase if it does there."""
+    if found := BACKEND.search(text):
+        return found[1].upper()
+    names = [match.lastgroup for match in _BACKENDS.finditer(text)]
+    return None if "CUDA" in names else next(iter(names), None)
 
 
 _SPEAKERS = (
@@ -121,7 +127,7 @@ _SPEAKERS = (
      r"due to memory pressure|the node running low on memory|memory usage threshold"
      r"|\w/ray-\w|[Rr]ay killed"),
     ("nccl", Kind.DEVICE, "NCCL src/include/checks.h, cudawrap.h, alloc.h; RCCL",
-     r"NCCL WARN|(?:Cuda|HIP|CUDA) failure|Failed to CUDA"),
+     r"NCCL (?:WARN|CUDA out)|(?:Cuda|HIP|CUDA) failure|Failed to CUDA"),
     ("vllm", Kind.DEVICE, "vllm v1/worker/gpu_worker.py, v1/core/kv_cache_utils.py, worker.py",
      r"GPU memory utilization|KV [Cc]ache|cache blocks|when warming up"),
     ("xla", Kind.DEVICE, "openxla and jaxlib, TPU compiler and runtime",
@@ -153,7 +159,8 @@ _SPEAKERS = (
      r"|[Ee]rrno 12|ENOMEM|(?:WinError|os error) 1455|Error code 12|annot allocate memory"),
     ("device", Kind.DEVICE, "any program that names a device",
      r"(?i:\b(?:gpus?|vram|npu|xpu|tpu|hbm|rocm|hip|mps|vulkan|sycl|metal|device|cupy|card"
-     r"|accelerator|nvidia|nvml|trt|tensorrt|ascend|neuron|miopen)\b)|GPU|CUDA|[Cc]uda|(?i:opencl)|TDRV|NRT_|nrt_|DEVMEM|VK_"
+     r"|accelerator|(?:rtx|gtx) ?\d*|geforce|[ahvlb]\d00s?|nvidia|nvml|trt|tensorrt"
+     r"|ascend|neuron|miopen)\b)|GPU|CUDA|[Cc]uda|(?i:opencl)|TDRV|NRT_|nrt_|DEVMEM|VK_"
      r"|in alloc$|across \d+ banks|显存|显卡"),
     ("machine", Kind.HOST, "any program that names who was killed",
      r"(?i:\b(?:container|nodes?|pod|your notebook|session|killed)\b)|内存"),

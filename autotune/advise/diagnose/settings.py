@@ -90,7 +90,7 @@ LOADING = {
 }
 LISTS = {
     "HIP": "rocm-smi", "NPU": "npu-smi info", "XPU": "xpu-smi ps", "MPS": "top -o mem",
-    "MUSA": "mthreads-gmi", "MLU": "cnmon",
+    "MUSA": "mthreads-gmi", "MLU": "cnmon", "TPU": "tpu-info", "VULKAN": "nvtop",
 }  # fmt: skip
 """The tools that list who holds the devices of a backend; nvidia-smi for all others."""
 VARIABLE = {"HIP": "PYTORCH_HIP_ALLOC_CONF", "NPU": "PYTORCH_NPU_ALLOC_CONF"}

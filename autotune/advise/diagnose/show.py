@@ -91,7 +91,7 @@ def verdict(report: Diagnosis) -> str:
 
 def _device(event: Event) -> str:
     a = event.amounts
-    word = event.backend if event.backend in ("NPU", "XPU", "MLU", "MUSA") else "GPU"
+    word = event.backend if event.backend in ("NPU", "XPU", "MLU", "MUSA", "TPU") else "GPU"
     devices = f"{word}{'' if len(event.devices) == 1 else 's'} {spans(event.devices)}"
     who = " on ".join(filter(None, (event.who, devices if event.devices else "")))
     said = f"{who or 'a device'} ran out of memory"

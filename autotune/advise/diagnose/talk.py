@@ -41,7 +41,8 @@ _RAISED = re.compile(
     r"|(?:Error|Exception|ERROR|error(?! \w)|FATAL|WARN(?:ING)?|[Ff]ailed|FAIL)\b(?!\. )\W{0,4}"
     r"(?:.{0,60}:\s)?\W{0,3}(?:[\w()]+ ){0,4}['\"`]?"
     r"|\w*(?:[a-z][A-Z]|_)\w*\W{1,3}"
-    r"|(?:with|get|got|getting|error):? [\"'`“])$"
+    r"|(?:with|get|got|getting|error):? [\"'`“])$",
+    re.ASCII,
 )
 """The words before a real message: a class of exceptions, another name of code, or a quote."""
 

@@ -449,3 +449,114 @@ def test_a_script_named_after_a_model_is_not_its_program(tmp_path: Path) -> None
 def test_too_few_gpus_in_chinese_and_surpassed_memory(tmp_path: Path) -> None:
     assert told(tmp_path, "单机两卡训练都报出GPU不足。\n")["event"]["kind"] == "device"
     assert told(tmp_path, "it eventually surpasses available RAM.\n")["event"]["kind"] == "host"
+
+
+def first(tmp_path: Path, log: str) -> tuple[str, str]:
+    """The name and the setting of the first advice."""
+    advice = told(tmp_path, log)["advice"][0]
+    return advice["name"], advice["setting"]
+
+
+def test_the_tool_that_lists_holders_is_that_of_the_device(tmp_path: Path) -> None:
+    for log, tool in (
+        ("# OOM on mps with a small net\n\nI train on a laptop\n", "top -o mem"),
+        (
+            "tpu_op.cc:1] RESOURCE_EXHAUSTED: Attempting to reserve 9G at the bottom of memory.\n",
+            "tpu-info",
+        ),
+        ("ggml_vulkan: Device memory allocation of size 73400320 failed.\n", "nvtop"),
+    ):
+        assert tool in first(tmp_path, log)[1]
+
+
+def test_a_suspicion_is_no_leak_and_numbers_count_more_than_a_tale(tmp_path: Path) -> None:
+    full = oom(idle="3.00 GiB", allocated="73.00 GiB")
+    assert "a leak" not in str(told(tmp_path, f"I think it may be a memory leak: {full}"))
+    body = told(tmp_path, f"There is a memory leak:\n{full}I call it a memory leak: OOM\n")
+    assert body["cause"]["name"] == "fragmentation"
+    assert "a leak" in [each["name"] for each in body["also"]]
+
+
+def test_a_batch_of_one_in_a_title_is_not_halved(tmp_path: Path) -> None:
+    names = [
+        each["name"] for each in told(tmp_path, f"# batch_size调到了1还是爆\n\n{oom()}")["advice"]
+    ]
+    assert "smaller micro-batch" not in names
+
+
+def test_a_flag_says_a_setting_better_than_a_sentence_and_advice_sets_none(tmp_path: Path) -> None:
+    log = (
+        f"# OOM\n\nmax_length改为16也CUDA out of memory\n\ntorchrun a.py --max_length 640\n{oom()}"
+    )
+    assert told(tmp_path, log)["context"]["settings"]["seq_len"] == 640
+    killed = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.\n"
+    assert first(tmp_path, f"{killed}\nset workers 0\n\nit helps\n")[0] == "fewer workers"
+    log = f"max_seq_length: int = 512\nthe batch size from 64 to 8\n{oom()}"
+    assert told(tmp_path, log)["context"]["settings"] == {"seq_len": 512, "micro_batch": 8}
+
+
+def test_lora_by_a_bare_flag_is_on_and_no_offload_is_off(tmp_path: Path) -> None:
+    log = f"deepspeed a.py --use_lora --ds ds_zero2_no_offload.json\n{oom()}"
+    assert told(tmp_path, log)["context"]["on"] == ["lora"]
+
+
+def test_a_request_that_no_device_can_hold_is_too_big(tmp_path: Path) -> None:
+    log = (
+        "E1 gpu_allocator.cc:9] failed to allocate 1099511627776 bytes: RESOURCE_EXHAUSTED: out of"
+        " memory\n Reported by CUDA: Free memory/Total memory: 21474836480/85899345920\n"
+    )
+    body = told(tmp_path, log)
+    assert body["cause"]["name"] == "too big"
+    assert body["event"]["free_bytes"] == 20 * 2**30
+    assert body["event"]["total_bytes"] == 80 * 2**30
+    line = "W bfc_allocator.cc:1] ran out of memory trying to allocate 1.25TiB requested by op\n"
+    assert told(tmp_path, line)["cause"]["name"] == "too big"
+
+
+def test_evaluation_in_the_sentence_of_a_failure_is_the_phase(tmp_path: Path) -> None:
+    for text in (
+        "一进入eval阶段就报OOM",
+        "Why does eval run out of memory?",
+        "OOM in eval, I think",
+    ):
+        assert told(tmp_path, f"# {text}\n\nTraining is fine.\n")["cause"]["name"] == "evaluation"
+        assert first(tmp_path, f"# {text}\n\nTraining is fine.\n")[0] == "evaluate less at a time"
+
+
+def test_a_sentence_that_it_no_longer_fails_is_no_failure(tmp_path: Path) -> None:
+    assert not told(tmp_path, "之前eval_steps没设置，现在不会爆显存了\n")["oom"]
+
+
+def test_whose_memory_it_was_is_read_from_a_card_or_nccl(tmp_path: Path) -> None:
+    body = told(tmp_path, "# FSDP of a 7B: OOM on 4*RTX3090\n\nsome text\n")
+    assert body["event"]["kind"] == "device"
+    assert body["context"]["world_size"] == 4
+    assert (
+        told(tmp_path, "# NCCL CUDA out of memory\n\ntext\n")["cause"]["name"] == "outside torch"
+    )
+
+
+def test_memory_that_is_free_by_now_is_not_in_pieces(tmp_path: Path) -> None:
+    log = oom(free="9.00 GiB", idle="1.00 GiB", allocated="60.00 GiB", process="70.00 GiB")
+    assert first(tmp_path, log)[0] == "look who holds it"
+
+
+def test_a_kill_while_shards_are_loaded_is_for_the_model(tmp_path: Path) -> None:
+    bar = "Loading checkpoint shards:  {}%|###   | 2/7 [00:05<00:09]\n"
+    killed = f"{bar.format(28)}[ERROR] [launch.py:1:sigkill_handler] exits with return code = -9\n"
+    assert first(tmp_path, f"deepspeed train.py\n{killed}")[0] == "load less"
+    done = f"{bar.format(28)}{bar.format(100)}step 4 loss 2.0\nstep 5 loss 2.0\nKilled\n"
+    assert first(tmp_path, f"deepspeed train.py\n{done}")[0] == "fewer workers"
+
+
+def test_what_does_not_train_gets_no_advice_about_data_loading(tmp_path: Path) -> None:
+    pod = "State: Terminated\n  Reason: OOMKilled\n"
+    assert first(tmp_path, pod)[0] == "more host memory"
+    assert first(tmp_path, f"Epoch 3 train loss 0.5\n{pod}")[0] == "fewer workers"
+
+
+def test_a_semaphore_below_a_full_disk_is_shared_memory(tmp_path: Path) -> None:
+    log = (
+        'OSError: [Errno 28] No space left on device\n  File "a.py", line 1\n    x = ctx.Lock()\n'
+    )
+    assert told(tmp_path, log)["event"]["kind"] == "shared"
