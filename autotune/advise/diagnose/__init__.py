@@ -100,6 +100,8 @@ def diagnose(logs: Sequence[str]) -> Diagnosis:
     if context.is_article:
         found = [each for each in found if each.is_instance or not each.kind.is_oom]
     first, later = _first(_in_time(found))
+    if first is not None and first.backend is None and len(context.backends) == 1:
+        first = replace(first, backend=min(context.backends))
     context.until = None if first is None else (first.log, first.line)
     reasons = () if first is None else tuple(causes(first, context))
     if first is None and context.listing.text():

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from autotune.advise.diagnose.case import Advice, Case, Measure, of, to
 from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.loads import ROOMY
 from autotune.advise.diagnose.settings import LOADING, MICRO, SERVING
-
-_ON_WINDOWS = re.compile(r"\b[A-Z]:\\|\.\.\\|1455|paging file")
 
 
 def leak(case: Case) -> Advice | None:
@@ -86,6 +82,8 @@ def _tensor(case: Case) -> Advice | None:
 def _loads(case: Case) -> bool:
     """Whether anything shows that data or a model is loaded, as for training."""
     context, name = case.context, case.event.wording.name
+    if name == "ray":
+        return False  # the node is full of its tasks
     return bool(
         context.trains or context.seen or context.settings or case.event.trace
         or case.event.step or name in ("worker-killed", "shared-memory")
@@ -110,7 +108,7 @@ def _workers(case: Case) -> Advice | None:
 
 
 def _host_request(case: Case) -> Advice | None:
-    if _ON_WINDOWS.search(case.event.text):
+    if case.context.windows:
         return to("larger paging file", "let Windows page more: it refuses what memory and file"
                   " cannot hold together", "System > Advanced > Performance > Advanced > Virtual"
                   " memory", "the size of the file", "time, where it is used")  # fmt: skip
@@ -126,7 +124,7 @@ def _host_request(case: Case) -> Advice | None:
     setting = (
         "#SBATCH --mem=0  (all of the node)"
         if slurm
-        else "sbatch --mem, docker run --memory, or Kubernetes resources.limits.memory"
+        else "sbatch --mem, docker run --memory, Kubernetes resources.limits.memory, or swap"
     )
     return to("more host memory", "ask for more host memory, where a limit ended it",
                   setting, "the machine's memory above the limit", "nothing")  # fmt: skip

@@ -11,6 +11,7 @@ from itertools import pairwise
 from autotune.advise.diagnose.amounts import parse
 from autotune.advise.diagnose.flags import TOLD, FlagSetting, launch_of, section_of, settings_of
 from autotune.advise.diagnose.listing import Listing
+from autotune.advise.diagnose.memory import backends_in
 from autotune.advise.diagnose.prefixes import take_apart
 from autotune.advise.diagnose.reading import MOST_OF_A_LINE
 from autotune.advise.diagnose.settings import SERVING
@@ -97,6 +98,7 @@ _STEP = re.compile(
 )
 _BAR = re.compile(r"\b(\d{1,9})/\d{1,9} \[\d*:?\d+:\d\d<")
 _SHARDS = re.compile(r"oading (?:checkpoint )?shards: *(\d{1,3})%")
+_WINDOWS = re.compile(r"\b[A-Z]:\\|\.\.\\|WinError|paging file")
 _VALIDATION = re.compile(r"[Vv]alid|[Ee]val|\b[Vv]al:")
 _NO_TRAINING = re.compile(
     r"^\W*Step \d+[.:)] +[A-Z]"
@@ -111,7 +113,8 @@ _MEMORY = re.compile(
 )  # fmt: skip
 _WORD = re.compile(r"[a-z][a-z'’-]*+[,.;:!?)]*$")
 _PAGE = re.compile(
-    r"^(?:#+ )?[^\w\n]*(?:(Troubleshooting)|FAQ|Frequently [Aa]sked)\b[\w ]{0,20}[^\w\n]*$"
+    r"^(?:#+ )?[^\w\n]*(?:(Troubleshooting|Possible [Cc]auses)|FAQ|Frequently [Aa]sked)\b"
+    r"[\w ]{0,20}[^\w\n]*$"
     r"|\band how to (?:fix|solve|avoid|resolve)\b",
     re.MULTILINE,
 )
@@ -133,7 +136,8 @@ _TOLD = {
         r" (?:on|with|after|in|during) (?:each|every|train|iter|step)"
         r"|\b(?:increas|grow|accumulat)(?:ing|es?) (?:\w+ )?memory"
         r"|^(?!.*\b(?:[Mm]ay ?be|[Pp]ossibl[ey]|could|might|[Ii]s (?:it|this|there))\b).*"
-        r"[Mm]emory leak"
+        r"[Mm]emory leak|\b(?:filled|full)\b.{0,20}after .{0,12}epoch"
+        r"|after .{0,12}epoch.{0,40}\bfull"
         r"|(?:显存|内存).{0,8}(?:上[涨升]|增[长加]|泄[漏露]|飙升)"
     ),
 }
@@ -171,6 +175,9 @@ class Context:
     """Rows of `_TOLD` in sentences that tell of an error, or of memory."""
     loading: bool = False
     """Whether the last thing that a log shows is a model that is being loaded."""
+    windows: bool = False
+    backends: set[str] = field(default_factory=set)
+    """Backends that the log names."""
     images: bool = False
     infers: bool = False
     trains: bool = False
@@ -339,6 +346,8 @@ class Context:
     def _frameworks(self, text: str) -> None:
         self.infers = self.infers or any(mark in text for mark in _INFERS)
         self.images = self.images or any(mark in text for mark in _IMAGES)
+        self.windows = self.windows or bool(_WINDOWS.search(text))
+        self.backends |= backends_in(text)
         self.trains = self.trains or bool(_TRAINS.search(text))
         for name, marks in FRAMEWORKS.items():
             if name not in self.seen and any(mark in text for mark in marks):

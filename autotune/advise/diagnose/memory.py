@@ -40,7 +40,8 @@ _PHRASES = (
     # Too little: not enough memory, more system memory than is available.
     rf"{_LACK} (?:[\w'()/-]{{1,15}} ){{0,4}}?{_STORE}",
     rf"\b{_STORE}{_GAP}{{0,60}}?\b(?:exhaust(?:ed|ion)|insufficient"
-    r"|not (?:enough|sufficient|available)|is full(?!,? (?:but|and|while)\b)|less than"
+    r"|not (?:enough|sufficient|available)|less than"
+    r"|(?:is|gets?|getting) (?:full|filled)(?!,? (?:but|and|while)\b)"
     r"|too (?:small|little|low)|exceed\w*|overflow\w*|pressure.{0,40}kill\w*)",
     rf"\b(?:(?:exceed|surpass)\w*(?! \d+% of)|(?:larger|more|bigger|greater) than) {_GAP}{{0,60}}?"
     rf"\b(?:{_STORE}|KV cache)",
@@ -78,10 +79,14 @@ BACKEND = re.compile(
     r"\b(CUDA|cuda|HIP|hip|XPU|NPU|MUSA|MLU|MPS)(?=(?: backend| driver)?(?: [Ee]rror)?:? out of)"
 )
 
-_BACKENDS = re.compile(
-    r"(?P<CUDA>CUDA|\bcuda)|(?P<HIP>hipErr|HIP_ERR|MIOpen|/rocm|rocblas)|(?P<MPS>\b(?i:mps)\b|kIOGPU)"
-    r"|(?P<TPU>\btpu_|TPU|memory space hbm|at the bottom of memory)|(?P<VULKAN>[Vv]ulkan|\bVK_)"
-)
+_BACKENDS = {
+    "CUDA": ("CUDA", "cuda", "nvidia", "NVIDIA"),
+    "HIP": ("hipErr", "HIP_ERR", "MIOpen", "/rocm", "rocblas", "ROCm"),
+    "MPS": ("MPS", " mps ", "mps:", "kIOGPU"),
+    "NPU": ("NPU", " npu ", "npu:", "Ascend", " ascend ", "rtMalloc"),
+    "TPU": ("TPU", "tpu_", "memory space hbm", "at the bottom of memory"),
+    "VULKAN": ("ulkan", "VK_"),
+}
 """Words of a backend, if none is named before the phrase."""
 
 
@@ -106,8 +111,13 @@ def backend_in(text: str) -> str | None:
     """The backend that the message names, before its phrase if it does there."""
     if found := BACKEND.search(text):
         return found[1].upper()
-    names = [match.lastgroup for match in _BACKENDS.finditer(text)]
-    return None if "CUDA" in names else next(iter(names), None)
+    named = backends_in(text)
+    return None if len(named) != 1 or named == {"CUDA"} else next(iter(named))
+
+
+def backends_in(text: str) -> set[str]:
+    """All backends that `text` names."""
+    return {name for name, marks in _BACKENDS.items() if any(mark in text for mark in marks)}
 
 
 _SPEAKERS = (

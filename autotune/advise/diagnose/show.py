@@ -22,7 +22,8 @@ _OF_LATER = 160
 _SAYS = {
     Kind.HOST: "host memory ran out",
     Kind.SHARED: "shared memory (/dev/shm) ran out",
-    Kind.MEMORY: "memory ran out; the log does not say which",
+    Kind.MEMORY: "memory ran out, in training mostly a device's (a rule of thumb); the log does"
+    " not say which",
     Kind.KILLED: "a process was killed (SIGKILL); probably for host memory, which the log does not"
     " prove",
     Kind.BUS: "a process was killed (SIGBUS); probably for shared memory, which the log does not"

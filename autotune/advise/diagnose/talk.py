@@ -22,7 +22,7 @@ _TALK_AFTER = re.compile(
     r" ?(?:protection|[Hh]andl|guard|killer|[Dd]iagnos|errors (?:are|will))|[^\]]{0,40}\]\(#"
     r"|\W{0,3}(?:errors? )?(?:can|may|might|could|would)\b"
     r"|\W{0,3}errors? (?:has become|stops your|is (?:an?|often|usually|typically|one of)\b)"
-    r"|s (?:caused|thrown|raised)\b|.*\byour\b.*\?$"
+    r"|s (?:caused|thrown|raised)\b|[^.!?]*\byour\b[^.!?]*\?"
     r"|[\"”'] (?:[Ee]rrors? )?(?:[Oo]ccurs|[Hh]appens)\b(?!.*\b(?:I|my|we)\b)"
     r"|\W{0,3}(?:in \w+ )?(?:means|(?:occurs|happens) when (?:the|your|an?))\b"
 )

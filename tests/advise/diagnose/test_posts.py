@@ -560,3 +560,42 @@ def test_a_semaphore_below_a_full_disk_is_shared_memory(tmp_path: Path) -> None:
         'OSError: [Errno 28] No space left on device\n  File "a.py", line 1\n    x = ctx.Lock()\n'
     )
     assert told(tmp_path, log)["event"]["kind"] == "shared"
+
+
+def test_a_question_behind_a_report_does_not_make_it_talk(tmp_path: Path) -> None:
+    text = "It crashed due to GPU memory that keeps growing. Did you find your mistake, too?\n"
+    assert told(tmp_path, text)["cause"]["name"] == "a leak"
+
+
+def test_memory_that_gets_full_after_epochs_is_a_leak(tmp_path: Path) -> None:
+    for text in (
+        "GPU memory gets filled up after 4 epochs",
+        "after one epoch my RAM is getting full",
+    ):
+        assert first(tmp_path, f"{text}\n")[0] == "leak"
+
+
+def test_of_a_node_that_ray_fills_fewer_tasks_are_the_first_advice(tmp_path: Path) -> None:
+    log = (
+        'Traceback (most recent call last):\n  File "sim.py", line 9, in step\n    ray.get(x)\n'
+        "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\n"
+    )
+    assert first(tmp_path, log)[0] == "fewer at once"
+
+
+def test_windows_is_seen_anywhere_in_a_log(tmp_path: Path) -> None:
+    error = "DefaultCPUAllocator: not enough memory: you tried to allocate 26214401 bytes."
+    path = r"RuntimeError: [enforce fail at ..\c10\core\alloc_cpu.cpp:72] data. "
+    assert first(tmp_path, f"# {error}\n\n{path}{error}\n")[0] == "larger paging file"
+    assert "swap" in first(tmp_path, f"{error}\n")[1]
+
+
+def test_the_only_backend_that_a_log_names_is_that_of_the_failure(tmp_path: Path) -> None:
+    error = "ray.exceptions.RayTaskError(OutOfMemoryError): ray::Trainer.run() (pid=98)\n"
+    assert "npu-smi" in first(tmp_path, f"Using an Ascend card\n{error}")[1]
+    assert "nvidia-smi" in first(tmp_path, f"Ascend or NVIDIA\n{error}")[1]
+
+
+def test_a_list_of_possible_causes_is_no_report(tmp_path: Path) -> None:
+    page = "Job Failed\n\nPossible Causes\n-------\n\n-  GPU memory is insufficient.\n"
+    assert not told(tmp_path, page)["oom"]
