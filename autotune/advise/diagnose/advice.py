@@ -269,7 +269,8 @@ def _loading(case: Case) -> Advice | None:
         return to("cache", "leave more for the KV cache",
                    "--gpu-memory-utilization higher; --max-model-len lower; --enforce-eager",
                    "nothing: memory is used otherwise", "little")  # fmt: skip
-    if case.framework == "inference":
+    alone = (case.context.world_size or 1) < 2 and case.has("loading the model")
+    if case.framework == "inference" or (alone and case.framework == "torch"):
         return smaller(case)
     if not case.has("loading the model"):
         return None

@@ -20,9 +20,9 @@ def leak(case: Case) -> Advice | None:
 
 def smaller(case: Case) -> Advice:
     """For what does not train: most of it is weights."""
-    return to("smaller weights", "hold the weights in fewer bytes, or fewer of them",
-              of(LOADING, case), "as many bytes a parameter as are left out", "some accuracy, or"
-              " speed")  # fmt: skip
+    setting = of(LOADING | {"torch": LOADING["inference"]}, case)
+    return to("smaller weights", "hold the weights in fewer bytes, or fewer of them", setting,
+              "as many bytes a parameter as are left out", "some accuracy, or speed")  # fmt: skip
 
 
 def _keep_up(case: Case) -> Advice | None:

@@ -247,14 +247,15 @@ def _told_leak(event: Event, context: Context) -> Cause | None:
 
 _LOADING = re.compile(
     r"in from_pretrained|_load_(?:pretrained|state_dict)|in load_(?:state_dict|checkpoint|model)"
-    r"|modeling_utils\.py|checkpoint_loader|model_loader|safetensors|module\.to\(|model\.to\("
+    r"|modeling_utils\.py|checkpoint_loader|model_loader|safetensors|(?:module|model)\.to\(|t\.to\(device"
     r"|model\.cuda\(|_move_m\w+_to_device|in (?:_apply|convert)$|initialize_model",
     re.MULTILINE,
 )
 _INITIALISING = re.compile(
     r"deepspeed\.initialize|deepspeed/__init__\.py|in _configure_(?:zero_)?optimizer"
     r"|initialize_optimizer_states|_broadcast_model|partition_parameters\.py"
-    r"|in (?:_setup_for_real_optimizer|_create_fp\w+_|_prepare_deepspeed)|ds_initialize\("
+    r"|in (?:_setup_for_real_optimizer|get_megatron_optimizer|_create_fp\w+_|_prepare_deepspeed)"
+    r"|ds_initialize\("
 )
 _OPTIMIZER = re.compile(
     r"torch/optim/|in _init_group|exp_avg|optimizer\.step\(|[/\\]optim[/\\](?:adam|optimizer)"
@@ -288,8 +289,8 @@ def _before_training(event: Event, context: Context) -> Cause | None:
         return Cause("no room for the KV cache", "weights and warm-up left nothing for it")
     if _INITIALISING.search(trace) and ".to(self.device)" not in trace:
         return Cause(
-            "before training started", "memory ran out while DeepSpeed was set up: its buffers and"
-            " the optimizer's master weights; no batch was seen yet",
+            "before training started", "memory ran out while Megatron or DeepSpeed was set"
+            " up: buffers and the optimizer's master weights; no batch was seen yet",
         )  # fmt: skip
     cut = context.loading and not trace and context.last_step is None
     if cut or (_LOADING.search(trace) and not _SAVING.search(trace)):

@@ -11,7 +11,7 @@ from itertools import pairwise
 from autotune.advise.diagnose.amounts import parse
 from autotune.advise.diagnose.flags import TOLD, FlagSetting, launch_of, section_of, settings_of
 from autotune.advise.diagnose.listing import Listing
-from autotune.advise.diagnose.memory import backends_in
+from autotune.advise.diagnose.memory import backends_in, ran_out
 from autotune.advise.diagnose.prefixes import take_apart
 from autotune.advise.diagnose.reading import MOST_OF_A_LINE
 from autotune.advise.diagnose.settings import SERVING
@@ -61,6 +61,7 @@ _SWITCHES = {
     "lora": rf"\b(?:finetuning_type|train_type|tuner_type|adapter){_ASSIGN}q?lora\b"
     rf"|\buse_(?:peft|lora){_ASSIGN}[Tt]rue|\|\| trainable%(?!: 100\b)|LoraConfig\("
     r"|(?:--lora[_-](?:r|rank)|LORA_R(?:ANK)?|--use[_-]q?lora(?![ =]+[Ff]alse))\b"
+    r"|^lora_rank=\d|(?i:\bq?lora ?(?:微调|fine-?tun))"
     r"|peft/tuners/lora|lora_finetune|LoRAFinetune",
     "offload": r"offload_optimizer['\"]?: *\{\s*['\"]device['\"]: *['\"](?:cpu|nvme)"
     r"|offload_optimizer_device: *(?:cpu|nvme)|cpuoffload"
@@ -124,8 +125,6 @@ _TOLD = {
     "evaluation": re.compile(
         r"\b(?:during|in|at|for|to|start\w*|when)(?: the)? (?:validati|evaluati|eval\b|testing\b)"
         r"(?!\w* mode)|(?:验证|测试)[时集]|(?:val|test) ?[的时]"
-        r"|(?<![A-Za-z_])(?:e?val|validation|evaluation)(?![A-Za-z_]).{0,40}(?:OOM|out of mem|爆)"
-        r"|(?:OOM|out of mem\w*) \w+ (?:e?val|validation|evaluation)\b"
     ),
     "saving": re.compile(
         r"\b(?:while|when|during|after)(?: \w+)? sav(?:e[sd]?|ing)\b|保存[^，。]{0,12}[时候]"
@@ -142,6 +141,12 @@ _TOLD = {
     ),
 }
 """A person's words for the phase of a failure, and for a leak."""
+_EVALUATES = re.compile(
+    r"(?<!after )(?<!before )(?<![\w-])(?:e?val|validation|validat(?:e|ing)|evaluat(?:e|ion|ing))"
+    r"(?![\w-]| (?:disabled|off))|(?:while|when|in|during) testing\b(?! (?:the|my|it|this|with))",
+    re.ASCII,
+)
+"""Words for evaluation in the line of a failure."""
 _CHINESE, _ASKS = re.compile("[\u4e00-\u9fff]"), re.compile("我(?!们)|请[教问]|大佬|吗")
 _AUTHOR = (" commented", "· comment ·", "· description ·", "opened this issue")
 OF_A_PAGE = 60
@@ -312,6 +317,8 @@ class Context:
     def hear(self, line: str) -> None:
         """Learn from a `line` that tells of a failure."""
         self.told.update(name for name, pattern in _TOLD.items() if pattern.search(line))
+        if _EVALUATES.search(line) and ran_out(line):
+            self.told.add("evaluation")
 
     def look(self, lines: Sequence[str], line: int = 1) -> None:
         """Learn from consecutive `lines`, the first of which has the number `line`."""

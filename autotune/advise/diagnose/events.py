@@ -29,7 +29,7 @@ _NAME = re.compile(r"[a-z][A-Z]|OOMK|_")
 """Part of the name of an error, but never of a sentence."""
 _STANDS = re.compile(r"\W{0,3}(?:$|[.!,:;(])")
 """Follows a name that is no word of a sentence."""
-_TENSOR = re.compile(r"shape ?\[(?P<shape>[\d, ]+)\] and type (?P<type>\w+)")
+_TENSOR = re.compile(r"tensor \w+ shape ?\[(?P<shape>[\d, ]+)\](?: and type (?P<type>\w+))?")
 _TYPE_BYTES = {"half": 2, "bfloat16": 2, "float": 4, "int32": 4, "double": 8, "int64": 8}
 _FRAME = re.compile(r"(?:File \"(?P<file>[^\"]+)\", line (?P<line>\d+), in (?P<name>\S+))")
 _RICH = re.compile(
@@ -37,6 +37,8 @@ _RICH = re.compile(
     r" in (?:\w+\.)*(?P<name>\w+)"
 )
 """A frame in the form of rich and IPython."""
+_SOURCE = re.compile(r"[`\s]*(?:return |[\w.]+ = |[\w.]+\()(?=.*\()")
+"""A line of code, which is the rest of a traceback above a message."""
 _TRACE = re.compile(r"Traceback \(most|File \\?\".+, line \d|-> \d+ ")
 _RAISES = re.compile(r"[\w.]{1,100}(?:Error|Exception): ")
 _NUMBER = re.compile(r"\d\.?\|\d")
@@ -308,9 +310,10 @@ def _with_rest(text: str, hit: Hit, first: LogLine, *, words: bool) -> str:
 
 def _amounts(text: str) -> Amounts:
     found = read(text)
-    if found.asked is None and (tensor := _TENSOR.search(text)) and tensor["type"] in _TYPE_BYTES:
+    tensor = _TENSOR.search(text)
+    if found.asked is None and tensor and (kind := tensor["type"] or "float") in _TYPE_BYTES:
         sizes = map(int, re.findall(r"\d{1,12}", tensor["shape"]))
-        size = math.prod(sizes) * _TYPE_BYTES[tensor["type"]]
+        size = math.prod(sizes) * _TYPE_BYTES[kind]
         found = replace(found, asked=size if size < MOST_BYTES else None)
     return found
 
@@ -342,7 +345,7 @@ def trace_of(before: Sequence[str], said: LogLine | None = None) -> tuple[str, .
         starts = [i for i in range(max(0, len(lines) - 80), len(lines)) if _frame(lines[i])]
         starts = [starts[0] - 1] if starts else []
     if not starts:
-        return ()
+        return tuple(filter(_SOURCE.match, lines[-1:]))
     kept = []
     for line in lines[starts[-1] + 1 :]:
         frame = _frame(line)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _STEMS = re.compile(
-    r"batch|bsz| -b\b|\bbs\b|[mg]bs|accum|update_freq|world|nproc|num_proc|n_?gpu|gpus|devices"
+    r"batch|bsz| -b\b|\bbs\b|[mg]bs|accum|update_freq|world|nproc|num_proc|n_?gpu|gpus|device[s=]"
     r"|nodes|ntasks|-np\b|_per_gpu|gres|rank|member|visible|localhost|cuda:\d|resol|im(?:age|g)|input_s|seq|_len|block_size"
     r"|vocab|zero|stage|worker|layer|depth|n_embd|d_model|hidden|width|dim\b|\d ?[x×*] ?\w|\dl\b"
     r"|param|optim|muon|processes|checkpointing"
@@ -82,10 +82,11 @@ _SENTENCES = tuple(
     for name, pattern in (
         ("micro_batch", r"batch size per (?:device|gpu|rank)\D{1,12}?(\d{1,9})\b"),
         ("micro_batch", r"\b(\d{1,5}) (?:samples?|images?) (?:per|each|/) ?(?:gpu|device|card)\b"),
-        ("batch", r"(?<!total train )(?<!total )(?<!global )(?<!effective )(?<!eval )\bbatch"
-                  r"(?: ?size(?: of|:| =)*|_size(?= \w))"
+        ("batch", r"(?<!total train )(?<!total )(?<!global )(?<!effective )(?<!eval )"
+                  r"(?<![-\w])batch"
+                  r"(?:[- ]?size(?: of|:| =)*|_size(?= \w))"
                   r"(?: is| was| which| already| set| to| as| from \d{1,9})*"
-                  r" [\"“]?(\d{1,9})\b(?![.]\d)"),
+                  r"[ =][\"“]?(\d{1,9})(?![.\d]\d|[A-Za-z])"),
         ("seq_len", r"\b(?:sequence|context) length(?: is| was| set| to| of|:| =)* (\d{2,9})\b"),
         ("global_batch", r"(?:total train|global|effective|total) batch size[^=:\d]*[=: ] *"
                          r"(\d{1,9})\b"),
@@ -109,7 +110,7 @@ _SENTENCES = tuple(
 _SHAPE = re.compile(r"(?<![\dx×.])(\d{1,3}) ?[x×] ?(\d{3,5})\b(?! ?[x×])")
 _OTHER_SHAPE = re.compile(r"batch|seq|token|image|pixel|resol|grid|tensor|micro", re.IGNORECASE)
 _CHOSEN = re.compile(
-    r"(?:VISIBLE_DEVICES['\"]?\]? ?[=:] ?['\"]?|localhost:)(\d+(?:,\d+)*)(?![\w.])"
+    r"(?:VISIBLE_DEVICES['\"]?\]? ?[=:] ?['\"]?|localhost:|\bdevice=['\"]?)(\d+(?:,\d+)*)(?![\w.])"
 )
 _PARAMETERS = re.compile(
     r"\b(\d[\d,_]{0,30}+(?:\.\d{1,30}+)?) ?([KMBT])?(?:illion)? (?:\w+ ){0,2}param(?:eter)?s?\b"

@@ -81,7 +81,7 @@ BACKEND = re.compile(
 
 _BACKENDS = {
     "CUDA": ("CUDA", "cuda", "nvidia", "NVIDIA"),
-    "HIP": ("hipErr", "HIP_ERR", "MIOpen", "/rocm", "rocblas", "ROCm"),
+    "HIP": ("hipErr", "HIP_ERR", "MIOpen", "/rocm", "rocblas", "ROCm", "Radeon", " XTX", "gfx"),
     "MPS": ("MPS", " mps ", "mps:", "kIOGPU"),
     "NPU": ("NPU", " npu ", "npu:", "Ascend", " ascend ", "rtMalloc"),
     "TPU": ("TPU", "tpu_", "memory space hbm", "at the bottom of memory"),
@@ -173,7 +173,7 @@ _SPEAKERS = (
      r"|ascend|neuron|miopen)\b)|GPU|CUDA|[Cc]uda|(?i:opencl)|TDRV|NRT_|nrt_|DEVMEM|VK_"
      r"|in alloc$|across \d+ banks|显存|显卡"),
     ("machine", Kind.HOST, "any program that names who was killed",
-     r"(?i:\b(?:container|nodes?|pod|your notebook|session|killed)\b)|内存"),
+     r"(?i:\b(?:container|node|pod|your notebook|session|killed)\b)|内存"),
     ("memory", Kind.MEMORY, "any program that does not say which memory it means", r""),
 )  # fmt: skip
 _ANYBODY, _NEAR = ("slurm-oom", "host", "device", "machine"), 20

@@ -599,3 +599,58 @@ def test_the_only_backend_that_a_log_names_is_that_of_the_failure(tmp_path: Path
 def test_a_list_of_possible_causes_is_no_report(tmp_path: Path) -> None:
     page = "Job Failed\n\nPossible Causes\n-------\n\n-  GPU memory is insufficient.\n"
     assert not told(tmp_path, page)["oom"]
+
+
+def test_evaluation_is_read_in_the_line_of_a_failure_only(tmp_path: Path) -> None:
+    for title, phase in (
+        ("Out of memory after some steps of validation", "evaluation"),
+        ("CUDA OOM when running trainer.validate()", "evaluation"),
+        ("CUDA out of memory while testing", "evaluation"),
+        ("CUDA OOM after validation", "not said"),
+        ("CUDA OOM with validation disabled", "not said"),
+        ("CUDA OOM while testing the code", "not said"),
+    ):
+        post = f"# {title}\n\nvalidation is fine\n"
+        assert told(tmp_path, post)["cause"]["name"] == phase, title
+
+
+def test_the_line_of_code_above_a_message_without_frames_tells_the_cause(tmp_path: Path) -> None:
+    for line, cause in (
+        ("`denom = (exp_avg_sq.sqrt() / correction).add_(eps)", "the first optimizer step"),
+        ("    return t.to(device, dtype if t.is_floating_point() else None)", "loading the model"),
+        ("Some words (of a person) about t.to(device)", "too big"),
+    ):
+        assert told(tmp_path, f"{line}\n{oom()}")["cause"]["name"] == cause
+
+
+def test_a_failure_while_megatron_is_set_up_is_before_training(tmp_path: Path) -> None:
+    table = (
+        "# OOM on A100\n\n  traceback : Traceback (most recent call last):\n"
+        '    File "/a/megatron/optimizer/__init__.py", line 9, in get_megatron_optimizer\n'
+        "      return Optimizer(\n"
+    )
+    assert told(tmp_path, table)["cause"]["name"] == "before training started"
+
+
+def test_a_number_of_nodes_is_no_node_without_memory(tmp_path: Path) -> None:
+    text = "I tuned the number of nodes, but the job fails with an OOM\n"
+    assert told(tmp_path, text)["event"]["kind"] == "memory"
+
+
+def test_a_batch_and_devices_are_read_however_they_are_written(tmp_path: Path) -> None:
+    for text in ("batch size=1也OOM", "I decreased the batch-size to 1"):
+        log = f"{text}\nyolo train device=0,1,2,3\n--eval-batch-size=8\n{oom()}"
+        context = told(tmp_path, log)["context"]
+        assert context["settings"] == {"micro_batch": 1}
+        assert context["world_size"] == 4
+
+
+def test_the_bytes_of_a_tensor_follow_from_its_shape(tmp_path: Path) -> None:
+    line = "ResourceExhaustedError: OOM when allocating tensor with shape[1024,1024,3]\n"
+    assert told(tmp_path, line)["event"]["asked_bytes"] == 12 * 2**20
+
+
+def test_one_process_that_loads_a_model_gets_no_advice_to_shard(tmp_path: Path) -> None:
+    trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    model.to(0)\n'
+    assert first(tmp_path, trace + oom())[0] == "smaller weights"
+    assert first(tmp_path, trace + oom(device="1"))[0] == "load sharded"
