@@ -82,7 +82,7 @@ BACKEND = re.compile(
 _BACKENDS = {
     "CUDA": ("CUDA", "cuda", "nvidia", "NVIDIA"),
     "HIP": ("hipErr", "HIP_ERR", "MIOpen", "/rocm", "rocblas", "ROCm", "Radeon", " XTX", "gfx"),
-    "MPS": ("MPS", " mps ", "mps:", "kIOGPU"),
+    "MPS": ("MPS", " mps ", "mps:", "device mps", "kIOGPU"),
     "NPU": ("NPU", " npu ", "npu:", "Ascend", " ascend ", "rtMalloc"),
     "TPU": ("TPU", "tpu_", "memory space hbm", "at the bottom of memory"),
     "VULKAN": ("ulkan", "VK_"),
@@ -117,7 +117,8 @@ def backend_in(text: str) -> str | None:
 
 def backends_in(text: str) -> set[str]:
     """All backends that `text` names."""
-    return {name for name, marks in _BACKENDS.items() if any(mark in text for mark in marks)}
+    words = f" {text} "
+    return {name for name, marks in _BACKENDS.items() if any(mark in words for mark in marks)}
 
 
 _SPEAKERS = (

@@ -459,7 +459,7 @@ def first(tmp_path: Path, log: str) -> tuple[str, str]:
 
 def test_the_tool_that_lists_holders_is_that_of_the_device(tmp_path: Path) -> None:
     for log, tool in (
-        ("# OOM on mps with a small net\n\nI train on a laptop\n", "top -o mem"),
+        ("# mps (of a laptop) is OOM with a small net\n\nI train on a laptop\n", "top -o mem"),
         (
             "tpu_op.cc:1] RESOURCE_EXHAUSTED: Attempting to reserve 9G at the bottom of memory.\n",
             "tpu-info",
