@@ -270,7 +270,7 @@ def _loading(case: Case) -> Advice | None:
                    "--gpu-memory-utilization higher; --max-model-len lower; --enforce-eager",
                    "nothing: memory is used otherwise", "little")  # fmt: skip
     alone = (case.context.world_size or 1) < 2 and case.has("loading the model")
-    if case.framework == "inference" or (alone and case.framework == "torch"):
+    if case.framework == "inference" or (alone and case.framework not in set(LOADING) - {"torch"}):
         return smaller(case)
     if not case.has("loading the model"):
         return None
@@ -492,7 +492,8 @@ _ROWS: dict[Kind, tuple[Measure, ...]] = dict.fromkeys(Kind, ()) | {
         _apart, _inline, _loss, _micro_batch, _checkpointing, _stage, _offload, _length,
     ),
     Kind.MEMORY: (
-        _stop_others, leak, _apart, _micro_batch, _checkpointing, _length, *HOST[Kind.KILLED],
+        _stop_others, leak, _loading, _apart, _micro_batch, _checkpointing, _length,
+        *HOST[Kind.KILLED],
     ),
     **HOST,
 }  # fmt: skip

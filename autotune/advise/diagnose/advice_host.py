@@ -72,7 +72,7 @@ def _evaluation(case: Case) -> Advice | None:
 
 
 def _tensor(case: Case) -> Advice | None:
-    if not case.has("one large tensor"):
+    if not case.has("one large tensor", "a corrupt size"):
         return None
     return to("smaller tensor", "make that tensor in parts, or in a smaller dtype",
               "where the traceback ends: its shape, and whether all of it is needed at once",
@@ -85,7 +85,7 @@ def _loads(case: Case) -> bool:
     if name == "ray":
         return False  # the node is full of its tasks
     return bool(
-        context.trains or context.seen or context.settings or case.event.trace
+        context.trains or context.seen or context.settings or "torch" in str(case.event.trace)
         or case.event.step or name in ("worker-killed", "shared-memory")
     )  # fmt: skip
 
@@ -112,8 +112,8 @@ def _host_request(case: Case) -> Advice | None:
         return to("larger paging file", "let Windows page more: it refuses what memory and file"
                   " cannot hold together", "System > Advanced > Performance > Advanced > Virtual"
                   " memory", "the size of the file", "time, where it is used")  # fmt: skip
-    if "CONSTRAINT_NONE" in case.event.text:
-        return None  # the whole machine's memory: no limit can be raised
+    if "CONSTRAINT_NONE" in case.event.text or case.has("a corrupt size"):
+        return None  # the whole machine's memory, or more: no limit can be raised
     if case.event.wording.name == "ray":
         return to("fewer at once", "have fewer tasks and actors on a node at once",
                   "@ray.remote(num_cpus=2, memory=8 * 2**30)", "what the others hold",
@@ -149,6 +149,17 @@ def _load_once(case: Case) -> Advice | None:
                   "nothing")  # fmt: skip
 
 
+def _load_first(case: Case) -> Advice | None:
+    """For language models, which mostly run out of host memory as they are loaded."""
+    models = {"deepspeed", "axolotl", "llamafactory"} & case.context.seen
+    known = "workers" in case.context.settings or case.event.wording.name == "worker-killed"
+    return None if known or not models else _load_once(case)
+
+
+def _load_later(case: Case) -> Advice | None:
+    return None if _load_first(case) else _load_once(case)
+
+
 def _shm(case: Case) -> Advice | None:
     return to("larger /dev/shm", "give the container more shared memory",
                   "docker run --shm-size=16g, or --ipc=host; Kubernetes: emptyDir {medium: Memory}"
@@ -175,8 +186,17 @@ def _multiply(case: Case) -> Advice | None:
 
 
 HOST: dict[Kind, tuple[Measure, ...]] = {
-    Kind.HOST: (_evaluation, _tensor, leak, _workers, _load_once, _host_request, _less_offload),
-    Kind.KILLED: (leak, _workers, _load_once, _host_request, _less_offload),
+    Kind.HOST: (
+        _evaluation,
+        _tensor,
+        leak,
+        _load_first,
+        _workers,
+        _load_later,
+        _host_request,
+        _less_offload,
+    ),
+    Kind.KILLED: (leak, _load_first, _workers, _load_later, _host_request, _less_offload),
     Kind.SHARED: (_shm, _workers, _sharing),
     Kind.BUS: (_shm, _workers),
     Kind.BATCH: (_multiply,),

@@ -105,12 +105,15 @@ def _other_process(event: Event, context: Context) -> Cause | None:
     return Cause("another process", said, lines)
 
 
+_HUGE = re.compile(r"more than 1EB|\d PiB")
+
+
 def _corrupt(event: Event, context: Context) -> Cause | None:
-    if "more than 1EB" not in event.text and (event.amounts.asked or 0) < CORRUPT_BYTES:
+    if not _HUGE.search(event.text) and (event.amounts.asked or 0) < CORRUPT_BYTES:
         return None
     return Cause(
         "a corrupt size",
-        "no device has that much: a shape or an offset was computed wrongly, or its file is"
+        "nothing has that much memory: a shape or an offset was computed wrongly, or its file is"
         " damaged",
     )
 
@@ -247,7 +250,7 @@ def _told_leak(event: Event, context: Context) -> Cause | None:
 
 _LOADING = re.compile(
     r"in from_pretrained|_load_(?:pretrained|state_dict)|in load_(?:state_dict|checkpoint|model)"
-    r"|modeling_utils\.py|checkpoint_loader|model_loader|safetensors|(?:module|model)\.to\(|t\.to\(device"
+    r"|modeling_utils\.py|checkpoint_loader|model_loader|safetensors|(?:torch|paddle)\.load\((?!.*cpu)|(?:module|model)\.to\(|t\.to\(device"
     r"|model\.cuda\(|_move_m\w+_to_device|in (?:_apply|convert)$|initialize_model",
     re.MULTILINE,
 )
@@ -277,7 +280,7 @@ _SAVING = re.compile(
     r"|in (?:get_(?:model_|optimizer_)?state_dict|_?full_\w*state_dict|\w*optim_state_dict)\b"
 )
 _LOGITS = re.compile(
-    r"cross_entropy|lm_head|logits|loss_function|ForCausalLMLoss|log_softmax|loss_utils\.py"
+    r"cross_entropy|lm_head|(?<!return_)logits|loss_function|ForCausalLMLoss|log_softmax|loss_utils\.py"
 )
 
 
@@ -457,9 +460,9 @@ _RULES: dict[Kind, tuple[Rule, ...]] = dict.fromkeys(Kind, ()) | {
         _corrupt, _vllm, _limit, _freed, _other_process, _never, _leak, _before_training,
         _first_step, _phase, _fragmentation, _outside, _told_leak, _logits, _longer_sample, _nccl,
     ),
-    Kind.HOST: (_phase, _one_tensor, _host, _leak, _told_leak, _before_training),
+    Kind.HOST: (_corrupt, _phase, _one_tensor, _host, _leak, _told_leak, _before_training),
     Kind.SHARED: (_shared,),
-    Kind.MEMORY: (_phase, _some, _leak, _told_leak, _before_training, _first_step),
+    Kind.MEMORY: (_phase, _before_training, _first_step, _leak, _told_leak, _some),
     Kind.KILLED: (_killed, _leak, _told_leak, _before_training),
     Kind.BUS: (_bus,),
     Kind.BATCH: (_batch,),

@@ -32,7 +32,7 @@ FRAMEWORKS = {
 }  # fmt: skip
 """Evidence of frameworks. If several are used, advice names the settings of the first."""
 _INFERS = (
-    "ComfyUI", "InvokeAI", "Fooocus", "webui", "infer.py", "inference.py", "generate.py",
+    "ComfyUI", "InvokeAI", "Fooocus", "webui", "infer.py", "nference", "generate.py",
     "demo.py", "gradio", "_completion", "run_generation", "diffusers/pipelines",
 )  # fmt: skip
 """Evidence of inference, if nothing speaks of training."""
@@ -66,7 +66,7 @@ _SWITCHES = {
     "offload": r"offload_optimizer['\"]?: *\{\s*['\"]device['\"]: *['\"](?:cpu|nvme)"
     r"|offload_optimizer_device: *(?:cpu|nvme)|cpuoffload"
     r"|(?<!no)_offload(?:_config)?\.(?:json|ya?ml)|DeepSpeedCPUAdam|fsdp_offload_params: *true"
-    r"|_offload['\"]\)|--deepspeed[ =]zero[23]_offload"
+    r"|_offload['\"]\)|--(?:adam|cpu|optimizer)[_-]offload\b|--deepspeed[ =]zero[23]_offload"
     r"|(?:tage[ -]?3|[Zz]e[Rr][Oo][ -]?3|CPU|cpu) (?:\+ |with |\w{0,3} ?)?[Oo]ffload\b",
     "all of the node": r"--mem[= ]0\b",
     "watermark": r"(?<!Use[ \n])PYTORCH_MPS_HIGH_WATERMARK_RATIO\W{1,4}0",

@@ -85,7 +85,7 @@ _SENTENCES = tuple(
         ("batch", r"(?<!total train )(?<!total )(?<!global )(?<!effective )(?<!eval )"
                   r"(?<![-\w])batch"
                   r"(?:[- ]?size(?: of|:| =)*|_size(?= \w))"
-                  r"(?: is| was| which| already| set| to| as| from \d{1,9})*"
+                  r"(?: is| was| which| already| only| set| to| as| from \d{1,9})*"
                   r"[ =][\"“]?(\d{1,9})(?![.\d]\d|[A-Za-z])"),
         ("seq_len", r"\b(?:sequence|context) length(?: is| was| set| to| of|:| =)* (\d{2,9})\b"),
         ("global_batch", r"(?:total train|global|effective|total) batch size[^=:\d]*[=: ] *"

@@ -167,7 +167,7 @@ _SPEAKERS = (
      r"|(?<!GPU )(?<!gpu )\bRAM\b|\bPBS\b|MEMLIMIT|YARN|memory budget|OOM-?Kill|\boom[-_]"
      r"|(?i:paging file|swap|java|bad[_ ]alloc|\bfork\b|cv::|\(-4:|mmap|low on resource)"
      r"|(?<![A-Za-z])MemoryError|ArrayMemoryError|System\.OutOf|memory allocation of"
-     r"|[Ee]rrno 12|ENOMEM|(?:WinError|os error) 1455|Error code 12|annot allocate memory"),
+     r"|[Ee]rrno 12|ENOMEM|(?:WinError|os error) 1455|Error code 12|an(?:not|'t) allocate memory"),
     ("device", Kind.DEVICE, "any program that names a device",
      r"(?i:\b(?:gpus?|vram|npu|xpu|tpu|hbm|rocm|hip|mps|vulkan|sycl|metal|device|cupy|card"
      r"|accelerator|(?:rtx|gtx) ?\d*|geforce|[ahvlb]\d00s?|nvidia|nvml|trt|tensorrt"

@@ -126,10 +126,12 @@ _MISTAKEN = (
     _row(
         "warning", Kind.WARNING,
         "tensorflow stream_executor cuda_driver.cc, which tries again with less; bfc_allocator.cc;"
-        " llama.cpp src/llama-mmap.cpp",
+        " llama.cpp src/llama-mmap.cpp; torch 2.14 CUDACachingAllocator.cpp, which then frees its"
+        " cache",
         r"^I \S+\] failed to alloc(?:ate)? .* from device: ",
         r"The caller indicates that this is not a failure",
         r"failed to mlock ",
+        r"memory allocation failed with OOM on device \d+ while trying",
     ),
 )  # fmt: skip
 _KILLED = (

@@ -654,3 +654,65 @@ def test_one_process_that_loads_a_model_gets_no_advice_to_shard(tmp_path: Path) 
     trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    model.to(0)\n'
     assert first(tmp_path, trace + oom())[0] == "smaller weights"
     assert first(tmp_path, trace + oom(device="1"))[0] == "load sharded"
+
+
+def test_a_failed_allocation_that_torch_tries_again_is_a_warning(tmp_path: Path) -> None:
+    warning = (
+        "[W906 15:02:06.2 CUDACachingAllocator.cpp:3934] memory allocation failed with OOM on"
+        " device 0 while trying to allocate 73400320 bytes (free: 16777216, total: 85899345920).\n"
+    )
+    assert not told(tmp_path, f"step 1 loss 2\n{warning}step 2 loss 2\n")["oom"]
+    body = told(tmp_path, f"{warning}{oom()}")
+    assert body["oom"]
+    assert body["event"]["asked_bytes"] == 2 * 2**30
+
+
+def test_an_array_of_petabytes_has_a_wrong_shape(tmp_path: Path) -> None:
+    error = "MemoryError: Unable to allocate 48.9 PiB for an array with shape (9, 9)\n"
+    assert told(tmp_path, error)["cause"]["name"] == "a corrupt size"
+    assert [each["name"] for each in told(tmp_path, error)["advice"]] == ["smaller tensor"]
+
+
+def test_small_words_do_not_hide_a_batch_and_do_not_make_logits(tmp_path: Path) -> None:
+    names = [
+        each["name"] for each in told(tmp_path, f"The batch size is only 1\n{oom()}")["advice"]
+    ]
+    assert "smaller micro-batch" not in names
+    trace = (
+        'Traceback (most recent call last):\n  File "a.py", line 1, in predict_return_logits\n'
+        "    x = f(data)\n"
+    )
+    assert told(tmp_path, trace + oom())["cause"]["name"] == "too big"
+
+
+def test_a_change_that_addresses_failures_is_no_failure(tmp_path: Path) -> None:
+    assert not told(tmp_path, "# Put chunking back in to address OOM issues\n\nThis is it\n")[
+        "oom"
+    ]
+
+
+def test_who_cannot_allocate_memory_lacks_host_memory(tmp_path: Path) -> None:
+    body = told(tmp_path, "# Initialization failed (can't allocate memory)\n\nsome text\n")
+    assert body["event"]["kind"] == "host"
+
+
+def test_set_up_counts_though_the_memory_is_not_named(tmp_path: Path) -> None:
+    trace = (
+        'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
+        "    engine = deepspeed.initialize(model=model)\n"
+    )
+    body = told(tmp_path, f"# OOM of a large model\n\n{trace}")
+    assert body["cause"]["name"] == "before training started"
+
+
+def test_language_models_are_loaded_once_before_workers_are_blamed(tmp_path: Path) -> None:
+    killed = (
+        "deepspeed train.py\n[ERROR] [launch.py:1:sigkill_handler] exits with return code = -9\n"
+    )
+    assert first(tmp_path, killed)[0] == "load less"
+    assert first(tmp_path, f"num_workers: 8\n{killed}")[0] == "fewer workers"
+
+
+def test_offload_by_a_bare_flag_is_on(tmp_path: Path) -> None:
+    log = f"python -m openrlhf.train --adam_offload --zero_stage 3\n{oom()}"
+    assert "offload" not in [each["name"] for each in told(tmp_path, log)["advice"]]
