@@ -197,7 +197,7 @@ def _allocator(case: Case) -> Advice | None:
     least = a.asked if case.has(BY_NOW) else a.short
     if a.unallocated is not None and a.unallocated < max(least or 1, IDLE_SHARE * (a.total or 0)):
         return None
-    if a.unallocated is None and case.has("loading the model"):
+    if a.unallocated is None and not case.has(NOT_SAID):
         return None
     if case.has("a corrupt size") or (a.asked and a.total and a.asked > a.total):
         return None
@@ -282,6 +282,10 @@ def _apart(case: Case) -> Advice | None:
     """A remedy outside training steps."""
     if case.has("saving"):
         return _shards(case)
+    if case.has("resuming"):
+        return to("load to the host", "load the checkpoint into host memory first",
+                  'torch.load(path, map_location="cpu")', "a copy of the weights and of the"
+                  " optimizer's state", "nothing, once it is loaded")  # fmt: skip
     if not case.has("evaluation"):
         return None
     what, saving = (

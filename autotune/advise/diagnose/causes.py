@@ -325,6 +325,9 @@ def _phase(event: Event, context: Context) -> Cause | None:
         return Cause("evaluation", f"memory ran out in evaluation{where}")
     if _SAVING.search(trace) or (not event.trace and "saving" in context.told):
         return Cause("saving", "memory ran out while a checkpoint was put together for saving")
+    if not event.trace and "resuming" in context.told:
+        return Cause("resuming", "memory ran out as a run was resumed: the checkpoint's optimizer"
+                     " state is loaded beside what is there, mostly on one device")  # fmt: skip
     return None
 
 

@@ -134,7 +134,7 @@ _TOLD = {
         r"|continu\w+) (?:\w+ )?(?:increas|grow|ris|climb)|(?:increas|grow)(?:ing|e?s)"
         r" (?:on|with|after|in|during) (?:each|every|train|iter|step)"
         r"|\b(?:increas|grow|accumulat)(?:ing|es?) (?:\w+ )?memory"
-        r"|^(?!.*\b(?:[Mm]ay ?be|[Pp]ossibl[ey]|could|might|[Ii]s (?:it|this|there))\b).*"
+        r"|^(?!.*\b(?:[Mm]ay ?be|[Pp]ossibl[ey]|could|might|[Ii]s (?:it|this|there))\b|.*#\d).*"
         r"[Mm]emory leak|\b(?:filled|full)\b.{0,20}after .{0,12}epoch"
         r"|after .{0,12}epoch.{0,40}\bfull"
         r"|(?:显存|内存).{0,8}(?:上[涨升]|增[长加]|泄[漏露]|飙升)"
@@ -147,6 +147,7 @@ _EVALUATES = re.compile(
     re.ASCII,
 )
 """Words for evaluation in the line of a failure."""
+_RESUMES = re.compile(r"\b[Rr]esum(?:es?|ing)\b|断点|恢复训练")
 _CHINESE, _ASKS = re.compile("[\u4e00-\u9fff]"), re.compile("我(?!们)|请[教问]|大佬|吗")
 _AUTHOR = (" commented", "· comment ·", "· description ·", "opened this issue")
 OF_A_PAGE = 60
@@ -317,8 +318,9 @@ class Context:
     def hear(self, line: str) -> None:
         """Learn from a `line` that tells of a failure."""
         self.told.update(name for name, pattern in _TOLD.items() if pattern.search(line))
-        if _EVALUATES.search(line) and ran_out(line):
-            self.told.add("evaluation")
+        phases = {"evaluation": _EVALUATES, "resuming": _RESUMES}
+        if ran_out(line):
+            self.told.update(name for name, words in phases.items() if words.search(line))
 
     def look(self, lines: Sequence[str], line: int = 1) -> None:
         """Learn from consecutive `lines`, the first of which has the number `line`."""

@@ -180,10 +180,11 @@ def _settings(line: str, section: str) -> Iterator[FlagSetting]:
         found = _assigned(match, line, section)
         if found is not None and (training or "batch" not in found.name):
             yield found
-    if _NOT_TRAINING.intersection(re.findall(r"[a-z]+", line.lower())) and "batch" in line.lower():
-        return
     for name, pattern in _SENTENCES:
         for match in pattern.finditer(line):
+            near = re.findall(r"[a-z]+", line[max(0, match.start() - 30) : match.end()].lower())
+            if "batch" in name and _NOT_TRAINING.intersection(near):
+                continue
             yield FlagSetting(
                 name=name, value=int(match[1]), place=-1 if "batch" in name else TOLD
             )

@@ -40,7 +40,7 @@ _PHRASES = (
     # Too little: not enough memory, more system memory than is available.
     rf"{_LACK} (?:[\w'()/-]{{1,15}} ){{0,4}}?{_STORE}",
     rf"\b{_STORE}{_GAP}{{0,60}}?\b(?:exhaust(?:ed|ion)|insufficient"
-    r"|not (?:enough|sufficient|available)|less than"
+    r"|not (?:enough|sufficient|available)|used up|less than"
     r"|(?:is|gets?|getting) (?:full|filled)(?!,? (?:but|and|while)\b)"
     r"|too (?:small|little|low)|exceed\w*|overflow\w*|pressure.{0,40}kill\w*)",
     rf"\b(?:(?:exceed|surpass)\w*(?! \d+% of)|(?:larger|more|bigger|greater) than) {_GAP}{{0,60}}?"
@@ -164,7 +164,8 @@ _SPEAKERS = (
      r"|hipErr|HIP_ERROR|THCudaCheck|_RESULT_ERROR|PI_ERROR|thrust|Cuda Runtime|\.cu:\d|_gpu\.cc"),
     ("host", Kind.HOST, "any program that names main memory; CPython, C++, .NET, Java, Windows",
      r"(?i:\b(?:host|system|main|cpu|physical|virtual)(?:'s)?[ )-](?:memory|ram|mem|oom)\b)"
-     r"|(?<!GPU )(?<!gpu )\bRAM\b|\bPBS\b|MEMLIMIT|YARN|memory budget|OOM-?Kill|\boom[-_]"
+     r"|(?<!GPU )(?<!gpu )\b(?:RAM\b|ram (?:usage|is|gets|goes)\b)|\bPBS\b|MEMLIMIT|YARN"
+     r"|memory budget|OOM-?Kill|\boom[-_]"
      r"|(?i:paging file|swap|java|bad[_ ]alloc|\bfork\b|cv::|\(-4:|mmap|low on resource)"
      r"|(?<![A-Za-z])MemoryError|ArrayMemoryError|System\.OutOf|memory allocation of"
      r"|[Ee]rrno 12|ENOMEM|(?:WinError|os error) 1455|Error code 12|an(?:not|'t) allocate memory"),

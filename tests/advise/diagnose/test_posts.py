@@ -716,3 +716,29 @@ def test_language_models_are_loaded_once_before_workers_are_blamed(tmp_path: Pat
 def test_offload_by_a_bare_flag_is_on(tmp_path: Path) -> None:
     log = f"python -m openrlhf.train --adam_offload --zero_stage 3\n{oom()}"
     assert "offload" not in [each["name"] for each in told(tmp_path, log)["advice"]]
+
+
+def test_a_run_that_is_resumed_loads_its_checkpoint_to_the_host(tmp_path: Path) -> None:
+    post = "# CUDA out of memory when resuming training\n\nThe first run goes well.\n"
+    assert first(tmp_path, post) == ("load to the host", 'torch.load(path, map_location="cpu")')
+    assert told(tmp_path, "# CUDA out of memory\n\nI resume.\n")["cause"]["name"] == "not said"
+
+
+def test_host_memory_that_is_used_up_is_a_failure_of_the_host(tmp_path: Path) -> None:
+    for text in (
+        "My CPU memory was used up and it crashed",
+        "the ram usage grows until it crashes",
+    ):
+        assert told(tmp_path, f"{text}\n")["event"]["kind"] == "host"
+
+
+def test_a_leak_of_another_issue_is_no_leak(tmp_path: Path) -> None:
+    text = "Issue #2954 described a memory leak. I get an OOM error, too.\n"
+    assert "a leak" not in str(told(tmp_path, text))
+
+
+def test_a_maximum_elsewhere_in_a_line_does_not_hide_a_batch(tmp_path: Path) -> None:
+    log = f"with batch size set to 1 and max-length of audio 2.5 seconds\n{oom()}"
+    assert told(tmp_path, log)["context"]["settings"] == {"micro_batch": 1}
+    for line in ("evaluation with batch size of 4", "max batch size: 64", "eval_batch_size 4"):
+        assert told(tmp_path, f"{line}\n{oom()}")["context"]["settings"] == {}
