@@ -112,8 +112,12 @@ def _host_request(case: Case) -> Advice | None:
         return to("larger paging file", "let Windows page more: it refuses what memory and file"
                   " cannot hold together", "System > Advanced > Performance > Advanced > Virtual"
                   " memory", "the size of the file", "time, where it is used")  # fmt: skip
-    if "CONSTRAINT_NONE" in case.event.text or case.has("a corrupt size"):
-        return None  # the whole machine's memory, or more: no limit can be raised
+    if case.has("a corrupt size"):
+        return None
+    if "CONSTRAINT_NONE" in case.event.text:  # no limit can be raised
+        return to("swap", "have less beside it on the machine, or add swap",
+                  "top -o %MEM; swapon /swapfile", "what others hold, or the swap",
+                  "swapping, where it is used")  # fmt: skip
     if case.event.wording.name == "ray":
         return to("fewer at once", "have fewer tasks and actors on a node at once",
                   "@ray.remote(num_cpus=2, memory=8 * 2**30)", "what the others hold",

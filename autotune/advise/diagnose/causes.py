@@ -258,7 +258,7 @@ _INITIALISING = re.compile(
     r"deepspeed\.initialize|deepspeed/__init__\.py|in _configure_(?:zero_)?optimizer"
     r"|initialize_optimizer_states|_broadcast_model|partition_parameters\.py"
     r"|in (?:_setup_for_real_optimizer|get_megatron_optimizer|_create_fp\w+_|_prepare_deepspeed)"
-    r"|ds_initialize\("
+    r"|ds_initialize\(|dist\.Reducer\("
 )
 _OPTIMIZER = re.compile(
     r"torch/optim/|in _init_group|exp_avg|optimizer\.step\(|[/\\]optim[/\\](?:adam|optimizer)"
@@ -292,8 +292,8 @@ def _before_training(event: Event, context: Context) -> Cause | None:
         return Cause("no room for the KV cache", "weights and warm-up left nothing for it")
     if _INITIALISING.search(trace) and ".to(self.device)" not in trace:
         return Cause(
-            "before training started", "memory ran out while Megatron or DeepSpeed was set"
-            " up: buffers and the optimizer's master weights; no batch was seen yet",
+            "before training started", "memory ran out while DDP, Megatron or DeepSpeed"
+            " was set up: buffers and the optimizer's master weights; no batch was seen yet",
         )  # fmt: skip
     cut = context.loading and not trace and context.last_step is None
     if cut or (_LOADING.search(trace) and not _SAVING.search(trace)):

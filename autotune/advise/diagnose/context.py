@@ -57,7 +57,7 @@ _SWITCHES = {
     "checkpointing": rf"(?:gradient|activation)_checkpointing{_ASSIGN}[Tt]rue"
     r"|--gradient[_-]checkpointing[ \t]*(?:\\|--|$)"
     r"|[Gg]radient checkpointing enabled|incompatible with gradient checkpointing"
-    r"|--recompute-granularity|torch/utils/checkpoint\.py",
+    r"|gradient_checkpointing_enable\(|--recompute-granularity|torch/utils/checkpoint\.py",
     "lora": rf"\b(?:finetuning_type|train_type|tuner_type|adapter){_ASSIGN}q?lora\b"
     rf"|\buse_(?:peft|lora){_ASSIGN}[Tt]rue|\|\| trainable%(?!: 100\b)|LoraConfig\("
     r"|(?:--lora[_-](?:r|rank)|LORA_R(?:ANK)?|--use[_-]q?lora(?![ =]+[Ff]alse))\b"
@@ -147,7 +147,7 @@ _EVALUATES = re.compile(
     re.ASCII,
 )
 """Words for evaluation in the line of a failure."""
-_RESUMES = re.compile(r"\b[Rr]esum(?:es?|ing)\b|断点|恢复训练")
+_RESUMES = re.compile(r"\b(?:[Rr]esum|[Rr]estor)(?:es?|ing)\b|断点|恢复训练")
 _CHINESE, _ASKS = re.compile("[\u4e00-\u9fff]"), re.compile("我(?!们)|请[教问]|大佬|吗")
 _AUTHOR = (" commented", "· comment ·", "· description ·", "opened this issue")
 OF_A_PAGE = 60

@@ -12,7 +12,7 @@ _TALK = re.compile(
     r"|(?:\b(?:no|not|never|without)|n['’]t) (?:\w+ ){0,3}$"
     r"|\bwill (?:likely |either )?(?:CPU |CUDA |GPU )?$|\b(?:cause|risk|source)s? of(?: \w+)? ?$"
     r"|^\W*(?:\[[^\]]*\] ?|\w+(?:\([^)]*\))?: )?"
-    r"(?:[Oo]nly|[Ff]ind|[Ff]ix(?:e[ds])?|[Aa]dds?|[Ss]et|[Ss]upport|[Hh]andle|[Pp]ut|[Dd]etect|[Ee]nable|[Ee]xplain|[Cc]atch"
+    r"(?:[Oo]nly|[Ff]ind|[Ff]ix(?:e[ds])?|[Aa]dds?|[Ss]et|[Ss]upport|[Hh]andle|[Pp]ut|[Rr]emove|[Dd]etect|[Ee]nable|[Ee]xplain|[Cc]atch"
     r"|[Aa]llow|[Dd]iagnose|[Pp]revent|[Rr]esolve|[Ss]olve) |\bdiagnosing\b"
     r"|\(\d\) The \w+ (?:(?:is|was) )?$|^(?!.*\b(?:I|[Mm]y|[Ww]e)\b).*\bdreaded\b"
     r"|== ?[\"'`]{1,2}$|常见|典型|よくある|如果"

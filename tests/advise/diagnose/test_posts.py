@@ -742,3 +742,27 @@ def test_a_maximum_elsewhere_in_a_line_does_not_hide_a_batch(tmp_path: Path) -> 
     assert told(tmp_path, log)["context"]["settings"] == {"micro_batch": 1}
     for line in ("evaluation with batch size of 4", "max batch size: 64", "eval_batch_size 4"):
         assert told(tmp_path, f"{line}\n{oom()}")["context"]["settings"] == {}
+
+
+def test_a_kill_on_a_machine_without_limits_gets_advice_too(tmp_path: Path) -> None:
+    kernel = (
+        "oom-kill:constraint=CONSTRAINT_NONE,global_oom,task=python3,pid=7,uid=0\n"
+        "Out of memory: Killed process 7 (python3) total-vm:900kB, anon-rss:800kB, UID:0\n"
+    )
+    assert first(tmp_path, kernel)[0] == "swap"
+
+
+def test_checkpointing_by_a_call_is_on(tmp_path: Path) -> None:
+    log = f"model.gradient_checkpointing_enable()\n{oom()}"
+    assert told(tmp_path, log)["context"]["on"] == ["checkpointing"]
+
+
+def test_buckets_of_ddp_are_made_before_training(tmp_path: Path) -> None:
+    log = f"    self.reducer = dist.Reducer(\n{oom()}"
+    assert told(tmp_path, log)["cause"]["name"] == "before training started"
+
+
+def test_parameters_that_are_restored_are_a_run_that_is_resumed(tmp_path: Path) -> None:
+    post = "# Restoring parameters: CUDA OOM\n\nFrom scratch it runs.\n"
+    assert told(tmp_path, post)["cause"]["name"] == "resuming"
+    assert not told(tmp_path, "# Remove OOM recovery\n\nAs told.\n")["oom"]
