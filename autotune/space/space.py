@@ -40,6 +40,9 @@ class Limits:
     ceiling: float
     host_capacity_bytes: Size
     host_ceiling: float
+    rank_capacities: tuple[int, ...] = ()
+    """Capacity of each rank's device where they differ: `capacity_bytes` is the least. A peak is
+    told as the share of its own device that it fills of the smallest."""
 
     @property
     def limit_bytes(self) -> int:
@@ -81,6 +84,11 @@ class Space:
             return candidate.key
         told = [name for name, values in self.axes.items() if len(values) > 1]
         return ", ".join(f"{name} {getattr(candidate, name)}" for name in told or ["micro_batch"])
+
+    @property
+    def by_rank(self) -> bool:
+        """Whether ranks have micro-batches of their own, so none stands for the others."""
+        return "micro_batch_per_rank" in self.axes
 
     @cached_property
     def builds(self) -> tuple[Build, ...]:

@@ -193,5 +193,7 @@ class Report:
     """Only for a user's script."""
     energy: Energy | None = None
     """None if it was not counted, or the time was too short."""
+    rank_bytes: list[int] = field(default_factory=list)
+    """Peak of each rank's device, where their capacities differ."""
     phases: dict[str, InPhase] = field(default_factory=dict)
     """Peaks by phase, if a script was seen to do more than train, or experts were hot."""

@@ -112,9 +112,15 @@ class Group:
         if failure is not None:
             return failure
         told: dict[Node, list[Report]] = {}
-        for rank in self.ranks:
-            if rank.report is not None:
-                told.setdefault(rank.seat.node, []).append(rank.report)
+        for rank, report in zip(
+            self.ranks,
+            on_smallest(
+                [rank.report for rank in self.ranks if rank.report is not None],
+                self._start.rank_capacities,
+            ),
+            strict=True,
+        ):
+            told.setdefault(rank.seat.node, []).append(report)
         report = merge(list(told.values()))
         verdict = Verdict.PRUNED if report.stopped_early else Verdict.OK
         return Result(verdict=verdict, report=report)
@@ -252,8 +258,12 @@ class Group:
 
     def _send_start(self, rank: GroupRank) -> None:
         node = rank.seat.node
+        start = self._start
         mine = replace(
-            self._start,
+            start,
+            capacity_bytes=(start.rank_capacities or [start.capacity_bytes] * (rank.number + 1))[
+                rank.number
+            ],
             device_uuid=node.uuids[rank.seat.device],
             local_rank=rank.local_rank,
             local_ranks=sum(other.seat.node is node for other in self.ranks),
@@ -348,6 +358,28 @@ def phase_deadlines(budget_s: float) -> dict[Phase, float]:
     step_s = max(STEP_DEADLINE_S, STEP_DEADLINE_SHARE * budget_s)
     steps = (Phase.WARMUP, Phase.TIMED, Phase.HOT)
     return {p: min(s, step_s) if p in steps else s for p, s in PHASE_DEADLINE_S.items()}
+
+
+def on_smallest(reports: list[Report], capacities: Sequence[int]) -> list[Report]:
+    """`reports` of all ranks with peaks as on the smallest device: the same share of that.
+
+    `capacities` are those of the ranks; none where they are alike. Each report has the bytes of
+    all ranks, too.
+    """
+    if not capacities:
+        return reports
+    rank_bytes = [report.peaks.device_bytes for report in reports]
+    return [
+        replace(
+            report,
+            rank_bytes=rank_bytes,
+            peaks=replace(
+                report.peaks,
+                device_bytes=round(report.peaks.device_bytes * min(capacities) / capacity),
+            ),
+        )
+        for report, capacity in zip(reports, capacities, strict=True)
+    ]
 
 
 def merge(told: list[list[Report]]) -> Report:

@@ -229,7 +229,8 @@ def _dividing(
     if not candidates:
         ranks = "1 rank" if workload.world_size == 1 else f"{workload.world_size} ranks"
         raise UsageError(
-            f"--global-batch {batch}: no candidate divides it (micro_batch{length} x"
+            f"--global-batch {batch}: no candidate divides it"
+            f" ({'sum of ' if points and next(iter(points)).vector else ''}micro_batch{length} x"
             f" {'dp' if degrees_matter else ranks} x grad_accum); the nearest that works is"
             f" --global-batch {workload.nearest_global_batch(list(points))}"
         )
@@ -245,8 +246,11 @@ def _dividing(
 def _undivided(points: Sequence[Candidate], workload: Workload) -> str:
     """Micro-batches of `points` that do not divide the global batch of a replica. Only for points
     with the same number of replicas."""
-    lost = {(c.seq_len, c.micro_batch) for c in points if workload.grad_accum(c) is None}
-    lengths: dict[tuple[int, ...], list[int]] = {}
+    lost = {
+        (c.seq_len, c.micro_batch_per_rank if c.vector else c.micro_batch)
+        for c in points if workload.grad_accum(c) is None
+    }  # fmt: skip
+    lengths: dict[tuple[int | str, ...], list[int]] = {}
     for each in sorted({c.seq_len for c in points}):
         sizes = tuple(sorted(size for of, size in lost if of == each))
         lengths.setdefault(sizes, []).append(each)
