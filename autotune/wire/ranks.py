@@ -96,15 +96,19 @@ class Probe:
         return self.vector[rank] if self.vector else self.micro_batch
 
     def loss_scale(self, rank: int) -> float:
-        """Factor of the loss of `rank`, the mean over its samples: with it the mean over ranks of
-        all gradients is that over samples."""
-        vector = self.vector
-        return vector[rank] * len(vector) / sum(vector) if vector else 1.0
+        """Factor of the loss of `rank`."""
+        return loss_scale(self.vector, rank) if self.vector else 1.0
 
     def padded(self, rows: Rows) -> int:
         """Tokens of each row of a batch."""
         longest = max(map(sum, rows))
         return self.seq_len if self.pack else padded_to(longest, self.pad_to_multiple, self.ends)
+
+
+def loss_scale(vector: Sequence[int], rank: int) -> float:
+    """Factor of the loss of `rank`, which is the mean over its samples. With it the mean of all
+    ranks' gradients is that of all samples."""
+    return vector[rank] * len(vector) / sum(vector)
 
 
 def padded_to(length: int, multiple: int, ends: Sequence[int] = ()) -> int:
