@@ -1,9 +1,9 @@
 """A process that the CPU ranks of training jobs are forked from: `python train.py ENGINE FAMILY`.
 
 It imports what these need once. Each line of its stdin is a job: `start` (fields of wire.Start),
-`steps`, `global_batch`, `micro_batch` or a `vector`, `seq_len`, `folder`, `copy` and `statistics`. Each line of
-its stdout has the exit codes of that job's ranks; what they found is in the folder. Every engine
-sees the same tokens in the same order.
+`steps`, `global_batch`, `micro_batch` or a `vector`, `seq_len`, `folder`, `copy` and `statistics`.
+Each line of its stdout has the exit codes of that job's ranks; what they found is in the folder.
+Every engine sees the same tokens in the same order.
 """
 
 from __future__ import annotations

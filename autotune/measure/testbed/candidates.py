@@ -228,18 +228,22 @@ def _dividing(
     degrees_matter = set(by_dp) != {workload.world_size}
     if not candidates:
         ranks = "1 rank" if workload.world_size == 1 else f"{workload.world_size} ranks"
+        samples = f"micro_batch{length} x {'dp' if degrees_matter else ranks}"
+        if any(c.vector for c in points):
+            samples = f"the sum of micro_batch_per_rank{length}"
         raise UsageError(
             f"--global-batch {batch}: no candidate divides it"
-            f" ({'sum of ' if points and next(iter(points)).vector else ''}micro_batch{length} x"
-            f" {'dp' if degrees_matter else ranks} x grad_accum); the nearest that works is"
+            f" ({samples} x grad_accum); the nearest that works is"
             f" --global-batch {workload.nearest_global_batch(list(points))}"
         )
     left_out = []
     for dp, of in sorted(by_dp.items()):
         ranks = f" x dp {dp}" if degrees_matter else " x ranks" * (workload.world_size > 1)
+        ranks = " in sum" if of[0].vector else ranks
         if what := _undivided(of, workload):
             why = f"--global-batch {batch} is no multiple of these{length}{ranks}"
-            left_out.append(Fixed(LEFT_OUT, f"micro_batch {what}", why))
+            name = "micro_batch_per_rank" if of[0].vector else "micro_batch"
+            left_out.append(Fixed(LEFT_OUT, f"{name} {what}", why))
     return candidates, left_out
 
 

@@ -25,6 +25,7 @@ from autotune.space.options.model import ModelOptions
 from autotune.space.options.script import ScriptOptions
 from autotune.space.options.search import OutputOptions, SearchOptions
 from autotune.space.options.space import AXIS_FLAGS, SpaceOptions
+from autotune.units import gib
 
 __all__ = ["FLAGS", "GROUPS", "Flag", "Options", "Parallel", "SpaceOptions", "text_of"]
 
@@ -62,7 +63,8 @@ class Options:
         if (vectors := self.space.axes.get(axis.name)) is None:
             if isinstance(sizes, tuple):
                 raise UsageError(
-                    f"--capacity {listed(sizes)}: several sizes only with {axis.flag}; write one"
+                    f"--capacity {listed(tuple(map(gib, sizes)))}: several sizes only with"
+                    f" {axis.flag}; write one"
                 )
             return
         flag = f"{axis.flag} {listed(vectors)}"
