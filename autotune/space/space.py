@@ -32,7 +32,7 @@ NO_LIMIT = 2**62
 """Bytes of a host whose memory is not checked."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Limits:
     """The memory that a configuration may use, per device and on the host."""
 

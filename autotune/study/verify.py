@@ -284,7 +284,13 @@ def _limits(best: Best) -> Limits:
     host = found.host_capacity_bytes or found.host_limit_bytes
     share = found.host_ceiling or found.host_limit_bytes / host
     by_rank = found.rank_capacities or ()
-    return Limits(found.capacity_bytes, found.ceiling, host, share, by_rank)
+    return Limits(
+        capacity_bytes=found.capacity_bytes,
+        ceiling=found.ceiling,
+        host_capacity_bytes=host,
+        host_ceiling=share,
+        rank_capacities=by_rank,
+    )
 
 
 def _noise(best: Best, after: Report, quarters: list[float]) -> str | None:

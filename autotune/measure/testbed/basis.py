@@ -80,6 +80,9 @@ def limits_of(
             f" {own_bytes // 2**20}MiB or less"
         )
     limits = Limits(
-        asked or own_bytes, options.limits.ceiling, host_bytes, options.limits.host_ceiling
+        capacity_bytes=asked or own_bytes,
+        ceiling=options.limits.ceiling,
+        host_capacity_bytes=host_bytes,
+        host_ceiling=options.limits.host_ceiling,
     )
     return limits, own_why if asked is None else "--capacity"
