@@ -166,7 +166,7 @@ def open_cuda(
     mixed: bool = False,
 ) -> CudaDevice | NoCuda:
     """CUDA devices; `NoCuda` says why not. They are those at `positions` among the visible ones,
-    else those in CUDA_VISIBLE_DEVICES, else the largest set of one kind, or all if `mixed`."""
+    else those in CUDA_VISIBLE_DEVICES, else the largest set of one kind. `mixed` takes all."""
     try:
         nvml.nvmlInit()
         atexit.register(nvml.nvmlShutdown)  # NVML counts its starts, so each gets its own

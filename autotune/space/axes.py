@@ -57,8 +57,9 @@ class ByRank(Batching):
     """The axes of batches that need not be alike, in samples or between ranks."""
 
     micro_batch_per_rank: str = field(default=SAME, metadata=row(Axis(
-        label="per rank", level=Level.PROBE, words=(SAME, AUTO),
-        pattern=r"[1-9]\d{0,8}(\+[1-9]\d{0,8})+", example="2+4", quiet=True, metavar="VECTORS",
+        label="per rank", level=Level.PROBE, words=(SAME,),
+        pattern=r"auto|[1-9]\d{0,8}(\+[1-9]\d{0,8})+", example="2+4", quiet=True,
+        metavar="VECTORS",
         help=(
             "Samples of each rank and micro-step, for unlike cards, instead of --micro-batch:"
             " 2+4,3+5 are two vectors, auto is vectors by the cards' memory and speed."

@@ -129,6 +129,9 @@ class Space:
                 del workload[name]
         if workload["nodes"] == 1:
             del workload["nodes"]
-        return {"workload": workload, "limits": asdict(self.limits),
+        limits = asdict(self.limits) | {"rank_capacities": list(self.limits.rank_capacities)}
+        if not self.limits.rank_capacities:
+            del limits["rank_capacities"]
+        return {"workload": workload, "limits": limits,
                 "axes": {name: list(values) for name, values in self.axes.items()},
                 "size": len(self.candidates)}  # fmt: skip

@@ -31,7 +31,7 @@ from autotune.measure.testbed.ranks import (
 from autotune.measure.testbed.stages import stages_and_offloads
 from autotune.measure.testbed.unlike import rank_capacities, with_vectors
 from autotune.space.axes import AXES
-from autotune.space.engines import AUTO
+from autotune.space.engines import AUTO, engine_for
 from autotune.space.mix import LengthMix
 from autotune.space.models import FAMILIES, gpt
 from autotune.space.models.defaults import Defaults
@@ -70,7 +70,7 @@ def resolve(
             batch that no candidate divides; unreadable lengths.
     """
     if "micro_batch_per_rank" in options.space.axes and options.space.engine == AUTO:
-        options = options.but(engine="ddp")  # DeepSpeed has one micro-batch for all ranks
+        options = options.but(engine=engine_for(AUTO, 0).name)  # others have one for all ranks
     model = _model(options, device.kind, known, fused=fused)
     world_size, world_why = chosen_world_size(device, cores, options.devices.world_size)
     lay_out = lay_out or partial(on_one_machine, device, cores)

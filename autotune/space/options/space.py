@@ -41,7 +41,7 @@ def _words(text: str, flag: str, axis: Axis) -> tuple[str, ...]:
             if axis.name == "dp_shard":
                 own = "; a number is at least 1, and divides dp: ranks / (tp x pp x cp)"
             if axis.name == "micro_batch_per_rank":
-                own = "; a vector has at least 1 sample for each rank, joined by +"
+                own = "; or auto; a vector has at least 1 sample for each rank, joined by +"
             raise UsageError(f"{flag} {name}: unknown; known: {', '.join(axis.known)}{own}")
     return names
 
@@ -122,12 +122,14 @@ class SpaceOptions:
         for other, value in others.items():
             if value is not None:
                 raise UsageError(f"{flag}: does not go with {other}; leave one of them out")
-        if self.engine == "deepspeed":
+        able = [name for name, engine in engines.ENGINES.items() if engine.unlike_ranks]
+        if self.engine not in (engines.AUTO, *able):
             raise UsageError(
-                f"{flag}: DeepSpeed has one micro-batch for all ranks; use --engine ddp or fsdp"
+                f"{flag}: --engine {self.engine} has one micro-batch for all ranks; use --engine"
+                f" {' or '.join(able)}"
             )
         if self.axes.get("zero_stage") and self.engine == engines.AUTO:
-            raise UsageError(f"{flag}: --zero needs --engine fsdp here")
+            raise UsageError(f"{flag}: --zero needs an engine; add --engine {able[-1]}")
 
     def _check_mix(self) -> None:
         """Refuses options that samples of different lengths exclude."""

@@ -127,8 +127,8 @@ _ASKED_OFF = 0.1
 """Deviation of the effect of compiling, or of another attention, loss or optimizer."""
 
 _VECTOR_OFF, _VECTOR_WIDTH = 0.4, 0.3
-"""Deviation along the logarithm of the ratio of ranks' micro-batches, and how far apart on it
-times have little in common."""
+"""Deviation along the logarithm of the ratio of ranks' micro-batches. So far apart on it, times
+have little in common."""
 _OWN_OFF = 0.2
 """The same for an axis of a script's own: of a word, or of a number along its logarithm."""
 _OWN_SLOPE = 0.3

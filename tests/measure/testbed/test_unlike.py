@@ -86,7 +86,7 @@ def test_a_global_batch_is_exact(cpu: Device) -> None:
         ("2+4", {"micro_batch": "2"}, "does not go with --micro-batch;"),
         ("2+4", {"tokens_per_batch": "64"}, "does not go with --tokens-per-batch;"),
         ("2+4", {"engine": "deepspeed"}, "use --engine ddp or fsdp"),
-        ("2+4", {"zero": "2"}, "--zero needs --engine fsdp"),
+        ("2+4", {"zero": "2"}, "--zero needs an engine; add --engine fsdp"),
         ("2+4", {"parallel": "2"}, "only for one group"),
         ("2+4", {"global_batch": "8"}, r"\(the sum of micro_batch_per_rank x grad_accum\).* 6$"),
         ("2+4", {"capacity_bytes": "1GiB,2GiB,3GiB"}, "3 sizes for 2 ranks"),
