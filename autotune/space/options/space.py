@@ -128,7 +128,7 @@ class SpaceOptions:
                 f"{flag}: --engine {self.engine} has one micro-batch for all ranks; use --engine"
                 f" {' or '.join(able)}"
             )
-        if self.axes.get("zero_stage") and self.engine == engines.AUTO:
+        if any(self.axes.get("zero_stage", ())) and self.engine == engines.AUTO:
             raise UsageError(f"{flag}: --zero needs an engine; add --engine {able[-1]}")
 
     def _check_mix(self) -> None:
