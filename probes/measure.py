@@ -142,7 +142,8 @@ class Live:
 
     def _begin(self, probe: Probe) -> None:
         """Have the next step be as training's first."""
-        self.engine.prepare(probe.micro_batch, probe.micro_steps)
+        rank = self.world.rank
+        self.engine.prepare(probe.samples(rank), probe.micro_steps, probe.loss_scale(rank))
         self.meter.reset()
 
     def _compile(self, probe: Probe, stepper: _Stepper, tell: Tell) -> list[Peaks]:
@@ -255,7 +256,7 @@ class _Stepper:
         self._world = world
         self._progress = progress
         self._loss: Tensor | None = None
-        same = [[probe.seq_len]] * probe.micro_batch
+        same = [[probe.seq_len]] * probe.samples(world.rank)
         drawn = [by_rank[world.rank] for by_rank in probe.lengths] or [same] * probe.micro_steps
         self._batches = [self._batch(rows) for rows in drawn]
         self._longest = [self._batch(probe.longest)] if probe.longest else []

@@ -17,12 +17,13 @@ AUTO = "auto: "
 """Prefix of the reason for a device that the user did not name."""
 
 
-def open_device(spec: str, *, for_torch: bool = False) -> Device:
+def open_device(spec: str, *, for_torch: bool = False, mixed: bool = False) -> Device:
     """The devices that `spec` names: "auto", "cpu", "cuda", "cuda:0,2" or "emulated:8xH100".
 
     "cuda:0,2" are positions, in this order, among the devices that CUDA_VISIBLE_DEVICES leaves.
     "auto" is cuda if there is a visible CUDA device, else cpu. An emulation is entered. With
-    `for_torch`, this interpreter's torch must be able to use the devices.
+    `for_torch`, this interpreter's torch must be able to use the devices. `mixed` takes all that
+    are visible, alike or not, unless they are named.
 
     Raises:
         UsageError: `spec` has another form, or names a missing or unusable device.
@@ -42,7 +43,8 @@ def open_device(spec: str, *, for_torch: bool = False) -> Device:
     from autotune.device.cuda import NoCuda, open_cuda, unfit_torch
 
     positions = None if match[1] is None else [int(part) for part in match[1].split(",")]
-    device = open_cuda(positions, why="--device" if spec != "auto" else f"{AUTO}NVML sees CUDA")
+    why = "--device" if spec != "auto" else f"{AUTO}NVML sees CUDA"
+    device = open_cuda(positions, why=why, mixed=mixed)
     if not isinstance(device, NoCuda):
         reason = unfit_torch() if for_torch else ""
         if not reason:

@@ -162,16 +162,18 @@ def open_cuda(
     positions: Sequence[int] | None = None,
     environ: Mapping[str, str] = os.environ,
     why: str = "--device",
+    *,
+    mixed: bool = False,
 ) -> CudaDevice | NoCuda:
     """CUDA devices; `NoCuda` says why not. They are those at `positions` among the visible ones,
-    else those in CUDA_VISIBLE_DEVICES, else the largest set of one kind."""
+    else those in CUDA_VISIBLE_DEVICES, else the largest set of one kind. `mixed` takes all."""
     try:
         nvml.nvmlInit()
         atexit.register(nvml.nvmlShutdown)  # NVML counts its starts, so each gets its own
         visible = _visible(_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
         if isinstance(visible, NoCuda):
             return visible
-        if positions is None and "CUDA_VISIBLE_DEVICES" not in environ:
+        if positions is None and "CUDA_VISIBLE_DEVICES" not in environ and not mixed:
             alike, remark = _alike(visible)
             return CudaDevice(alike, why, remark=remark)
         chosen = visible if positions is None else _at(positions, visible)

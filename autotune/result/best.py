@@ -21,7 +21,7 @@ from msgspec import Meta
 from autotune.errors import UsageError
 from autotune.result.choice import Repeats, Unconfirmed
 from autotune.result.files import write_whole
-from autotune.space.axes import AXES, ZERO_STAGES, Batching, Shape
+from autotune.space.axes import AXES, ZERO_STAGES, ByRank, Shape
 from autotune.space.candidate import Candidate
 from autotune.space.engines import ENGINES
 from autotune.space.mix import Batches, LengthMix
@@ -48,7 +48,7 @@ FINALS = "finals"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Batching, Settings, Shape):
+class Config(ByRank, Settings, Shape):
     """A measured configuration: values on all axes, and the study's common settings. A script's
     `optimizer` has the classes that were seen to step, or `UNKNOWN`."""
 
@@ -188,6 +188,9 @@ class Measured:
     share_of_capacity: Share
     headroom_bytes: Count | None = None
     """Bytes between the peak and the ceiling."""
+    rank_peak_bytes: tuple[Count, ...] | None = None
+    """Peak of each rank's device, where capacities differ. `peak_bytes.device` is then the same
+    share of the smallest device, of the rank that fills its own most."""
     disturbed_share: float | None = None
     kernels: str | None = None
     """The kernels that computed attention."""
@@ -225,6 +228,8 @@ class BestLimits:
     capacity_bytes: Positive
     ceiling: Ceiling
     limit_bytes: Positive
+    rank_capacities: tuple[Positive, ...] | None = None
+    """Capacity of each rank's device, where they differ; `capacity_bytes` is the least."""
     host_capacity_bytes: Positive | None = None
     host_ceiling: Ceiling | None = None
     host_limit_bytes: Positive
@@ -569,7 +574,7 @@ def _check_config(where: str, config: dict[str, Any]) -> None:
 def _check_sums(best: Best) -> None:
     """Raises ValueError if numbers contradict each other: somebody changed one of them."""
     config = best.config
-    samples = config.micro_batch * config.grad_accum * config.replicas
+    samples = config.candidate.samples_of(config.replicas) * config.grad_accum
     pairs: dict[str, tuple[Any, int]] = {
         "global_batch_samples": (config.global_batch_samples, samples),
         "global_batch_tokens": (config.global_batch_tokens, samples * config.seq_len),
@@ -601,10 +606,14 @@ def _check_sums(best: Best) -> None:
         pairs[f"exports.deepspeed.{name}"] = (probed.get(name), config.micro_batch)
         name = "train_batch_size"
         pairs[f"exports.deepspeed.{name}"] = (probed.get(name), samples)
+    each = f"{config.micro_batch}"
+    if vector := config.candidate.vector:
+        each = config.micro_batch_per_rank
+        pairs["world_size"] = (config.world_size, len(vector))
     for name, (said, is_so) in pairs.items():
         if said != is_so:
             raise ValueError(
-                f"{name} is {said}, and {config.micro_batch} x {config.grad_accum} x"
+                f"{name} is {said}, and {each} x {config.grad_accum} x"
                 f" {config.replicas} replicas make {is_so}: it was changed by hand"
             )
 

@@ -272,6 +272,7 @@ def pool(rounds: Sequence[Record], workload: Workload) -> Record:
             ran=_pooled_run([m.ran for m in measured]),
             mean_power_w=_pooled_power_w([m.mean_power_w for m in measured]),
             phases=InPhase.largest([m.phases for m in measured]),
+            rank_bytes=[max(each) for each in zip(*(m.rank_bytes for m in measured), strict=True)],
         ),
     )
     return replace(first, outcome=outcome)

@@ -202,10 +202,10 @@ def _config(
         by_tokens = "{tokens_per_batch}" in workload.recipe["command"]
         length = length if length > 1 or by_tokens else ran.seq_len
         each = round(ran.samples / (accum * data_parallel))
-        batch = batch if batch > 1 else max(1, each)
+        batch = batch if batch > 1 or candidate.vector else max(1, each)
         if _has_own_optimizer(workload):
             candidate = replace(candidate, optimizer=ran.optimizer or UNKNOWN)
-    samples = batch * accum * data_parallel
+    samples = replace(candidate, micro_batch=batch).samples_of(data_parallel) * accum
     known = not workload.of_script
     return Config(
         **asdict(candidate) | {"seq_len": length, "micro_batch": batch},
@@ -247,6 +247,7 @@ def _measured(record: Record, workload: Workload, limits: Limits) -> Measured:
         peak_bytes=_peak_bytes(peaks),
         share_of_capacity=peaks.device_bytes / limits.capacity_bytes,
         headroom_bytes=limits.limit_bytes - peaks.device_bytes,
+        rank_peak_bytes=found.rank_bytes or None,
         disturbed_share=found.disturbed_share,
         kernels=found.kernels or None,
         compile_s=found.compile_s or None,
@@ -301,5 +302,7 @@ def _peak_bytes(peaks: Peaks) -> PeakBytes:
 
 def _limits(limits: Limits) -> BestLimits:
     return BestLimits(
-        **asdict(limits), limit_bytes=limits.limit_bytes, host_limit_bytes=limits.host_limit_bytes
+        **asdict(limits) | {"rank_capacities": limits.rank_capacities or None},
+        limit_bytes=limits.limit_bytes,
+        host_limit_bytes=limits.host_limit_bytes,
     )

@@ -12,6 +12,9 @@ from difflib import get_close_matches
 
 from autotune.wire.settings import Axis, Depth, Level, Settings, row, rows
 
+SAME, AUTO = "same", "auto"
+"""Words for micro-batches by rank: alike; and vectors that autotune chooses."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shape(Depth):
@@ -49,13 +52,28 @@ class Batching:
         ))))  # fmt: skip
 
 
-AXES = rows(Shape) | rows(Settings) | rows(Batching)
+@dataclass(frozen=True, kw_only=True)
+class ByRank(Batching):
+    """The axes of batches that need not be alike, in samples or between ranks."""
+
+    micro_batch_per_rank: str = field(default=SAME, metadata=row(Axis(
+        label="per rank", level=Level.PROBE, words=(SAME,),
+        pattern=r"auto|[1-9]\d{0,8}(\+[1-9]\d{0,8})+", example="2+4", quiet=True,
+        metavar="VECTORS",
+        help=(
+            "Samples of each rank and micro-step, for unlike cards, instead of --micro-batch:"
+            " 2+4,3+5 are two vectors, auto is vectors by the cards' memory and speed."
+            " Gradients are weighed by samples (default: same)."
+        ))))  # fmt: skip
+
+
+AXES = rows(Shape) | rows(Settings) | rows(ByRank)
 """By name, in the order in which they are shown."""
 MEMORY_AXES = tuple(rows(Shape))
 """Axes along which memory always grows."""
 PADDING_AXES = ("pad_to_multiple", "buckets")
 """Axes that do not change the longest batch."""
-OTHER_AXES = tuple(rows(Settings) | rows(Batching))
+OTHER_AXES = tuple(rows(Settings) | rows(ByRank))
 ASKED_AXES = tuple(name for name, axis in AXES.items() if not axis.always)
 """Axes that a space has only if the user asks for more than the plain value."""
 SCRIPT_AXES = tuple(name for name, axis in AXES.items() if axis.of_script)

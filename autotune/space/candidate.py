@@ -12,7 +12,8 @@ from autotune.space.axes import (
     MEMORY_AXES,
     OTHER_AXES,
     PADDING_AXES,
-    Batching,
+    SAME,
+    ByRank,
     Shape,
 )
 from autotune.wire.settings import Depth, Settings, rows
@@ -26,12 +27,16 @@ class Build(Settings, Depth):
 BUILD_AXES = tuple(rows(Build))
 _build_of, _memory_of, _others_of = (
     attrgetter(*names)
-    for names in (BUILD_AXES, MEMORY_AXES, [n for n in OTHER_AXES if n not in PADDING_AXES])
+    for names in (
+        BUILD_AXES,
+        MEMORY_AXES,
+        [n for n in OTHER_AXES if n not in (*PADDING_AXES, "micro_batch_per_rank")],
+    )
 )
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
-class Candidate(Batching, Settings, Shape):
+class Candidate(ByRank, Settings, Shape):
     """One point of the space: a value on each of `AXES`."""
 
     @cached_property
@@ -46,6 +51,17 @@ class Candidate(Batching, Settings, Shape):
     def tokens(self) -> int:
         """Tokens per rank and micro-step; activation memory grows with them."""
         return self.micro_batch * self.seq_len
+
+    @property
+    def vector(self) -> tuple[int, ...]:
+        """Samples of a micro-step by rank; empty if all ranks have `micro_batch`."""
+        if self.micro_batch_per_rank == SAME:
+            return ()
+        return tuple(map(int, self.micro_batch_per_rank.split("+")))
+
+    def samples_of(self, replicas: int) -> int:
+        """Samples of a micro-step of all `replicas`."""
+        return sum(self.vector) or self.micro_batch * replicas
 
     @property
     def key(self) -> str:
@@ -73,8 +89,16 @@ class Candidate(Batching, Settings, Shape):
         return (self.tp, self.pp, self.cp, self.ep, self.own)
 
     def covers(self, other: Candidate) -> bool:
-        """Whether this needs at least the memory of `other`. It is no smaller on `MEMORY_AXES`,
-        and equal on all others but the padding."""
-        return _others_of(self) == _others_of(other) and all(
-            mine >= its for mine, its in zip(_memory_of(self), _memory_of(other), strict=True)
+        """Whether this needs at least the memory of `other`. It is no smaller on `MEMORY_AXES` and
+        on any rank, and equal on all others but the padding."""
+        mine, its = self.vector, other.vector
+        return (
+            _others_of(self) == _others_of(other)
+            and len(mine) == len(its)
+            and all(
+                a >= b
+                for a, b in zip(
+                    (*_memory_of(self), *mine), (*_memory_of(other), *its), strict=True
+                )
+            )
         )

@@ -233,6 +233,7 @@ class Command:
         """The values of all placeholders that are no files."""
         shared = workload.over(replicas, candidate)
         axes = {name: str(getattr(candidate, name)) for name in _AXES}
+        axes["micro_batch_per_rank"] = ",".join(map(str, candidate.vector))
         own = dict(part.split("=", 1) for part in candidate.own.split(";") if "=" in part)
         dp = workload.replicas(candidate)
         shard = workload.shard(candidate)

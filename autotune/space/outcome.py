@@ -104,6 +104,9 @@ class Measurement:
     """Median step times of even slices of the timed steps, in the order of time."""
     phases: dict[str, InPhase] = field(default_factory=dict)
     """Peaks by phase, if a script was seen to do more than train."""
+    rank_bytes: tuple[int, ...] = ()
+    """Peak of each rank's device, where capacities differ. `peaks` are then told for the smallest
+    device: as the same share of that."""
 
     @property
     def cost_s(self) -> Interval:
@@ -270,6 +273,7 @@ def measurement(
     ran: Ran | None = None,
     slices_s: tuple[float, ...] = (),
     phases: Mapping[str, InPhase] | None = None,
+    rank_bytes: Sequence[int] = (),
 ) -> Measurement:
     """The measurement for `step` seconds per optimizer step at that mean power, of `candidate` or
     of the script's real run."""
@@ -302,6 +306,7 @@ def measurement(
         real_share=workload.real_share(candidate),
         slices_s=slices_s,
         phases=dict(phases or {}),
+        rank_bytes=tuple(rank_bytes),
     )
 
 

@@ -32,7 +32,7 @@ NO_LIMIT = 2**62
 """Bytes of a host whose memory is not checked."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Limits:
     """The memory that a configuration may use, per device and on the host."""
 
@@ -40,6 +40,9 @@ class Limits:
     ceiling: float
     host_capacity_bytes: Size
     host_ceiling: float
+    rank_capacities: tuple[int, ...] = ()
+    """Capacity of each rank's device where they differ: `capacity_bytes` is the least. A peak is
+    told as the share of its own device that it fills of the smallest."""
 
     @property
     def limit_bytes(self) -> int:
@@ -82,6 +85,11 @@ class Space:
         told = [name for name, values in self.axes.items() if len(values) > 1]
         return ", ".join(f"{name} {getattr(candidate, name)}" for name in told or ["micro_batch"])
 
+    @property
+    def by_rank(self) -> bool:
+        """Whether ranks have micro-batches of their own, so none stands for the others."""
+        return "micro_batch_per_rank" in self.axes
+
     @cached_property
     def builds(self) -> tuple[Build, ...]:
         return tuple(sorted({c.build for c in self.candidates}))
@@ -121,6 +129,9 @@ class Space:
                 del workload[name]
         if workload["nodes"] == 1:
             del workload["nodes"]
-        return {"workload": workload, "limits": asdict(self.limits),
+        limits = asdict(self.limits) | {"rank_capacities": list(self.limits.rank_capacities)}
+        if not self.limits.rank_capacities:
+            del limits["rank_capacities"]
+        return {"workload": workload, "limits": limits,
                 "axes": {name: list(values) for name, values in self.axes.items()},
                 "size": len(self.candidates)}  # fmt: skip

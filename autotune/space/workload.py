@@ -224,7 +224,8 @@ class Workload:
 
     def global_batch_samples(self, candidate: Candidate) -> int:
         """Samples of one optimizer step. Raises ValueError as `micro_steps` does."""
-        return candidate.micro_batch * self.replicas(candidate) * self.micro_steps(candidate)
+        samples = candidate.samples_of(self.replicas(candidate))
+        return samples * self.micro_steps(candidate)
 
     def batches(self, candidate: Candidate) -> Batches | None:
         """The batches, if lengths differ; None without a mix."""
@@ -287,6 +288,6 @@ class Workload:
 
     def _unit(self, candidate: Candidate) -> int:
         """Samples or tokens of one micro-step over all ranks."""
-        samples = candidate.micro_batch * self.replicas(candidate)
+        samples = candidate.samples_of(self.replicas(candidate))
         in_tokens = self.global_batch is not None and self.global_batch.unit == "tokens"
         return samples * candidate.seq_len if in_tokens else samples

@@ -87,6 +87,7 @@ class Judge:
             shape_compile_s=shape_s,
             ran=report.ran,
             phases=report.phases,
+            rank_bytes=report.rank_bytes,
             mean_power_w=power_w,
             slices_s=in_slices(report.step_s, step.median / ran.median),
         )

@@ -232,13 +232,14 @@ def _options(best: Best) -> Options:
     if options.script.template is not None:
         return options
     batch = GlobalBatch(config.global_batch_samples, "samples")
+    unset = (*rows(Batching), "micro_batch" if config.candidate.vector else "micro_batch_per_rank")
     return options.but(
         **{each.option: (getattr(config, name),)
-           for name, each in AXES.items() if not each.of_script and name not in rows(Batching)},
+           for name, each in AXES.items() if not each.of_script and name not in unset},
         tokens_per_batch=None,
         length_mix=None,  # its file may be gone: best.json has it
         run_steps=None,
-        **dict.fromkeys(rows(Batching)),
+        **dict.fromkeys(unset),
         world_size=config.world_size,
         parallel=1,
         global_batch=batch,
@@ -282,7 +283,14 @@ def _limits(best: Best) -> Limits:
     found = best.limits
     host = found.host_capacity_bytes or found.host_limit_bytes
     share = found.host_ceiling or found.host_limit_bytes / host
-    return Limits(found.capacity_bytes, found.ceiling, host, share)
+    by_rank = found.rank_capacities or ()
+    return Limits(
+        capacity_bytes=found.capacity_bytes,
+        ceiling=found.ceiling,
+        host_capacity_bytes=host,
+        host_ceiling=share,
+        rank_capacities=by_rank,
+    )
 
 
 def _noise(best: Best, after: Report, quarters: list[float]) -> str | None:

@@ -48,6 +48,8 @@ class Start:
     """Number of the group's ranks on this host; None for all."""
     address: str = "127.0.0.1"
     """Address of its host for the other ranks."""
+    rank_capacities: list[int] = field(default_factory=list)
+    """Capacity of each rank's device where they differ; `capacity_bytes` is this rank's."""
     alone: bool = False
     """On emulated devices: whether this rank alone stands for all `world_size` ranks."""
 
@@ -83,14 +85,30 @@ class Probe:
     """Lengths that batches are padded to, ascending; empty for those of their longest rows."""
     pack: bool = False
     """Whether a row holds several samples, and has seq_len tokens."""
+    vector: list[int] = field(default_factory=list)
+    """Samples of a micro-step by rank, instead of `micro_batch`; empty if all have that."""
     routing: list[str] = field(default_factory=list)
     """How tokens spread over experts, of `ROUTINGS`: in all steps, and in a few that follow. Empty
     for a model without experts, or whose own routers choose."""
+
+    def samples(self, rank: int) -> int:
+        """Samples of a micro-step of `rank`."""
+        return self.vector[rank] if self.vector else self.micro_batch
+
+    def loss_scale(self, rank: int) -> float:
+        """Factor of the loss of `rank`."""
+        return loss_scale(self.vector, rank) if self.vector else 1.0
 
     def padded(self, rows: Rows) -> int:
         """Tokens of each row of a batch."""
         longest = max(map(sum, rows))
         return self.seq_len if self.pack else padded_to(longest, self.pad_to_multiple, self.ends)
+
+
+def loss_scale(vector: Sequence[int], rank: int) -> float:
+    """Factor of the loss of `rank`, which is the mean over its samples. With it the mean of all
+    ranks' gradients is that of all samples."""
+    return vector[rank] * len(vector) / sum(vector)
 
 
 def padded_to(length: int, multiple: int, ends: Sequence[int] = ()) -> int:

@@ -35,6 +35,13 @@ class Peaks:
         return cls(**{name: max(getattr(each, name) for each in peaks) for name in names})
 
 
+def on_smallest(peaks: Peaks, capacities: Sequence[int], rank: int) -> Peaks:
+    """`peaks` of `rank` as on the smallest device: the same share of that. `capacities` are those
+    of the ranks' devices; none where they are alike."""
+    share = min(capacities) / capacities[rank] if capacities else 1
+    return replace(peaks, device_bytes=round(peaks.device_bytes * share))
+
+
 TRAIN, ROLLOUT, EVALUATE, SAVE, HOT = "train", "rollout", "evaluate", "save", "hot"
 """Names of the phases of a run. The last is of training, after the first, with a hot expert."""
 DURING = {
@@ -193,5 +200,7 @@ class Report:
     """Only for a user's script."""
     energy: Energy | None = None
     """None if it was not counted, or the time was too short."""
+    rank_bytes: list[int] = field(default_factory=list)
+    """Peak of each rank's device, where their capacities differ."""
     phases: dict[str, InPhase] = field(default_factory=dict)
     """Peaks by phase, if a script was seen to do more than train, or experts were hot."""

@@ -26,8 +26,9 @@ class Engine(Protocol):
     parameters: int
     """Parameters of the whole model, all ranks together."""
 
-    def prepare(self, micro_batch: int, micro_steps: int) -> None:
-        """Get ready for another candidate: `micro_steps` of `micro_batch` samples a step.
+    def prepare(self, micro_batch: int, micro_steps: int, weight: float = 1.0) -> None:
+        """Get ready for another candidate: `micro_steps` of `micro_batch` samples a step. This
+        rank's gradients count with `weight`, as ranks may have unlike samples.
 
         Drops gradients, the optimizer's state if steps make it, and whatever else the last probe
         left behind.

@@ -56,8 +56,8 @@ class DdpEngine:
         """The dtype of autocast; None if weights are in bf16 already."""
         return None if self._stored == start.dtype else _AUTOCAST.get(start.dtype)
 
-    def prepare(self, micro_batch: int, micro_steps: int) -> None:
-        self._scale = 1 / micro_steps
+    def prepare(self, micro_batch: int, micro_steps: int, weight: float = 1.0) -> None:
+        self._scale = weight / micro_steps
         self._drop_gradients()
         self._first_step.come()
 

@@ -60,7 +60,11 @@ class DeepSpeedEngine:
         self._first_step = FirstStep([self._engine.basic_optimizer])
         self._world_size = world.size
 
-    def prepare(self, micro_batch: int, micro_steps: int) -> None:
+    def prepare(self, micro_batch: int, micro_steps: int, weight: float = 1.0) -> None:
+        if weight != 1.0:
+            raise UnsupportedError(
+                "DeepSpeed has one micro-batch for all ranks", "micro_batch_per_rank"
+            )
         self._engine.zero_grad()
         if getattr(self._engine.optimizer, "_hp_optimizer_states_linked", False):
             self._engine.optimizer._hp_optimizer_states_linked = False  # the first step links them

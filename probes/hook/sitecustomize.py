@@ -114,7 +114,8 @@ class _Watch:
     def __init__(self, torch: Any, address: str) -> None:
         self._torch = torch
         self._address = address
-        self._capacity = int(os.environ.get("AUTOTUNE_CAPACITY_BYTES", "0"))
+        capacities = os.environ.get("AUTOTUNE_CAPACITY_BYTES", "0").split(",")
+        self._capacity = int(capacities[int(os.environ.get("RANK", "0")) % len(capacities)])
         self._is_of_cuda = os.environ.get("AUTOTUNE_DEVICE_KIND") == "cuda"
         self._lock, self._sending = threading.Lock(), threading.Lock()
         self.reset: Callable[[int], None] | None = None

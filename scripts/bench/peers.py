@@ -213,7 +213,12 @@ def main(options: Annotated[Limited, Parameter(name="*")] = Limited()) -> None:
         for size in range(1, options.most + 1)
     ]
     host_bytes = device.infos[0].capacity_bytes
-    limits = Limits(options.capacity_bytes, CEILING, host_bytes, 1.0)
+    limits = Limits(
+        capacity_bytes=options.capacity_bytes,
+        ceiling=CEILING,
+        host_capacity_bytes=host_bytes,
+        host_ceiling=1.0,
+    )
     rows: list[Found] = []
     with tempfile.TemporaryDirectory() as scratch:
         ran([*OPS, *PEER_OPS], Path(scratch, "ops.log"), options.limit_s)

@@ -151,7 +151,12 @@ def pool(device: Device, work: Workload, limits: Limits | None = None) -> Iterat
     """Ranks for `work`, whose logs are in a temporary folder."""
     if limits is None:
         capacity_bytes = device.infos[0].capacity_bytes
-        limits = Limits(capacity_bytes, 1.0, capacity_bytes, 1.0)
+        limits = Limits(
+            capacity_bytes=capacity_bytes,
+            ceiling=1.0,
+            host_capacity_bytes=capacity_bytes,
+            host_ceiling=1.0,
+        )
     with tempfile.TemporaryDirectory() as logs:
         runner = on_this_machine(device, work, limits, Wiring(logs=Path(logs), note=say))
         try:

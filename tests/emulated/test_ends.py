@@ -75,7 +75,8 @@ from tests.support.pools import RULE, SMALL
 folder = Path(sys.argv[1])
 pool = on_this_machine(
     open_device("cuda"), defaults.workload(width=64, dtype="fp32", engine="ddp", world_size=1),
-    Limits(16 << 30, 0.8, 64 << 30, 0.9), Wiring(logs=folder, note=print),
+    Limits(capacity_bytes=16 << 30, ceiling=0.8, host_capacity_bytes=64 << 30, host_ceiling=0.9),
+    Wiring(logs=folder, note=print),
 )
 job = defaults.job(dataclasses.replace(SMALL, compile="on"), rule=RULE)
 for _ in range(2):

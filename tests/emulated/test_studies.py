@@ -291,3 +291,28 @@ def test_steps_take_the_time_of_the_card(emulate: Emulate, tmp_path: Path) -> No
         for row in tuned(emulate(f"1x{card}"), tmp_path / card, *shape)[:1]
     ]
     assert 1.3 < step_s[0] / step_s[1] < 3.2
+
+
+def test_unlike_cards_have_micro_batches_and_ceilings_of_their_own(
+    emulate: Emulate, tmp_path: Path
+) -> None:
+    out, shape = tmp_path / "study", ("--depth", "4", "--seq-len", "1024")
+    found = tuned(
+        emulate("1x24GiB+1x48GiB"), out, *shape, "--checkpointing", "none",
+        "--micro-batch-per-rank", "24+24,24+60,60+60",
+    )  # fmt: skip
+    verdicts = {row["micro_batch_per_rank"]: row["verdict"] for row in found}
+    assert verdicts["60+60"] in ("over_ceiling", "oom")
+    assert {verdicts["24+24"], verdicts["24+60"]} <= {"ok", "pruned"}
+    best = Best.read(out / "best.json")
+    assert best.limits.rank_capacities == (24 * 2**30, 48 * 2**30)
+    assert best.measured.rank_peak_bytes is not None
+
+
+def test_the_faster_of_unlike_cards_gets_more_samples(emulate: Emulate, tmp_path: Path) -> None:
+    out, shape = tmp_path / "study", ("--depth", "8", "--seq-len", "1024")
+    tuned(
+        emulate("1xRTX3090+1xRTXA6000"), out, *shape, "--checkpointing", "none",
+        "--micro-batch-per-rank", "8+8,8+11,8+32",
+    )  # fmt: skip
+    assert Best.read(out / "best.json").config.micro_batch_per_rank == "8+11"

@@ -50,7 +50,7 @@ class CountingEngine:
     def update(self) -> None:
         self.calls += "u"
 
-    def prepare(self, micro_batch: int, micro_steps: int) -> None:
+    def prepare(self, micro_batch: int, micro_steps: int, weight: float = 1.0) -> None:
         self.calls += "p"
 
 

@@ -456,6 +456,7 @@ OPTIONAL = {"width", "vocab_size", "headroom_bytes", "disturbed_share", "host_ca
             "candidates", "update_share", "tokens", "waiting_share", "rows", "command", "nodes",
             "repeats", "unconfirmed", "device", "data_parallel", "degrees", "phases", "unseen",
             "compilations", "spread_s", "bucket_lengths", "routing",
+            "rank_peak_bytes", "rank_capacities",
             *ASKED_AXES} - {"optimizer"}  # fmt: skip
 
 

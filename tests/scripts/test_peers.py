@@ -17,7 +17,9 @@ from tests.support.scripted import report
 from tests.support.scripts import load
 
 MIB = 2**20
-LIMITS = Limits(1000 * MIB, 0.8, 16000 * MIB, 1.0)
+LIMITS = Limits(
+    capacity_bytes=1000 * MIB, ceiling=0.8, host_capacity_bytes=16000 * MIB, host_ceiling=1.0
+)
 
 
 @pytest.fixture(scope="module")

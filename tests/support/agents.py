@@ -70,7 +70,9 @@ class Agents:
         workload = defaults.workload(
             engine=engine, world_size=ranks, nodes=seating.nodes,
         )  # fmt: skip
-        limits = Limits(4 * 2**30, 0.8, 64 * 2**30, 0.9)
+        limits = Limits(
+            capacity_bytes=4 * 2**30, ceiling=0.8, host_capacity_bytes=64 * 2**30, host_ceiling=0.9
+        )
         wiring = Wiring(logs=logs, **{"note": self.notes.append} | how)
         (pool,) = pools(
             "cpu", seating, workload, limits, [wiring], close=lambda: None,

@@ -131,8 +131,8 @@ def train(
         "engine_config": ENGINES[engine].config(candidate, workload, "cpu"),
     }  # fmt: skip
     asked = {"start": start, "steps": steps, "global_batch": global_batch,
-             "micro_batch": micro_batch, "seq_len": 32, "folder": str(folder),
-             "copy": copy, "statistics": statistics}  # fmt: skip
+             "micro_batch": micro_batch, "vector": candidate.vector, "seq_len": 32,
+             "folder": str(folder), "copy": copy, "statistics": statistics}  # fmt: skip
     needs = (engine, workload.family)
     if kept:
         KEPT[needs] = KEPT.get(needs) or Server(*needs)

@@ -130,7 +130,12 @@ class Started:
         self.pool = on_this_machine(
             device(),  # type: ignore[arg-type]
             defaults.workload(**of_workload),
-            Limits(capacity_bytes, 0.8, 64 * 2**30, 0.9),
+            Limits(
+                capacity_bytes=capacity_bytes,
+                ceiling=0.8,
+                host_capacity_bytes=64 * 2**30,
+                host_ceiling=0.9,
+            ),
             Wiring(
                 logs=logs,
                 stop=lambda: self.stop,

@@ -29,7 +29,9 @@ def workload(batch: GlobalBatch | None, world_size: int = 1) -> Workload:
     return replace(WORKLOAD, global_batch=batch, world_size=world_size)
 
 
-LIMITS = Limits(4096 * MIB, 0.8, 16384 * MIB, 0.9)
+LIMITS = Limits(
+    capacity_bytes=4096 * MIB, ceiling=0.8, host_capacity_bytes=16384 * MIB, host_ceiling=0.9
+)
 QUIET = Conditions(
     interval_cpu_s=10.0,
     busy_cpu_s=9.0,

@@ -1,9 +1,9 @@
 """A process that the CPU ranks of training jobs are forked from: `python train.py ENGINE FAMILY`.
 
 It imports what these need once. Each line of its stdin is a job: `start` (fields of wire.Start),
-`steps`, `global_batch`, `micro_batch`, `seq_len`, `folder`, `copy` and `statistics`. Each line of
-its stdout has the exit codes of that job's ranks; what they found is in the folder. Every engine
-sees the same tokens in the same order.
+`steps`, `global_batch`, `micro_batch` or a `vector`, `seq_len`, `folder`, `copy` and `statistics`.
+Each line of its stdout has the exit codes of that job's ranks; what they found is in the folder.
+Every engine sees the same tokens in the same order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from autotune.wire.ranks import ModelSpec, Start, Store
+from autotune.wire.ranks import ModelSpec, Start, Store, loss_scale
 from probes import engines, forkserver
 from probes.memory import CpuMeter
 from probes.models import family
@@ -92,6 +92,16 @@ def statistics(engine: Any) -> dict[str, list[float]]:
         flat = whole.float()
         found[name] = [float(flat.mean()), float(flat.std()) if flat.numel() > 1 else 0.0]
     return found
+
+
+def keep_gradients(engine: Any, folder: Path) -> None:
+    """The gradients of the whole model, in a file of rank 0."""
+    whole = {
+        name: getattr(parameter.grad, "full_tensor", lambda of=parameter.grad: of)()
+        for name, parameter in engine._module.named_parameters()
+    }
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        torch.save(whole, folder / "gradients.pt")
 
 
 def tensor_bytes() -> int:
@@ -170,28 +180,31 @@ def train(rank: int, asked: dict[str, Any]) -> None:
     if weights is not None and start.engine == "fsdp":
         copy_sharded(weights, engine)
     meter.reset()
-    mine = asked["global_batch"] // world.size
-    micro_steps = mine // asked["micro_batch"]
-    engine.prepare(asked["micro_batch"], micro_steps)
+    vector = asked["vector"] or [asked["micro_batch"]] * world.size
+    micro_batch, micro_steps = vector[rank], asked["global_batch"] // sum(vector)
+    before, weight = sum(vector[:rank]) * micro_steps, loss_scale(vector, rank)
+    engine.prepare(micro_batch, micro_steps, weight)
     generator = torch.Generator().manual_seed(7)
     whole = family(start.model.name).batch(
         start.model, asked["global_batch"], asked["seq_len"], generator
     )
     losses = []
-    for _ in range(asked["steps"]):
+    for step in range(asked["steps"]):
         total = torch.zeros(())
         for i in range(micro_steps):
-            first = rank * mine + i * asked["micro_batch"]
-            these = slice(first, first + asked["micro_batch"])
+            first = before + i * micro_batch
+            these = slice(first, first + micro_batch)
             batch = {name: tensor[these] for name, tensor in whole.items()}
             total += engine.forward_backward(batch, last=i == micro_steps - 1).float()
+        if step == 0 and asked["vector"]:
+            keep_gradients(engine, Path(asked["folder"]))
         engine.update()
-        total /= micro_steps
+        total *= weight / micro_steps
         if world.size > 1:
             dist.all_reduce(total)
         losses.append(float(total) / world.size)
     with patch.object(engines.FirstStep, "come"):  # the optimizer's state stays
-        engine.prepare(asked["micro_batch"], micro_steps)  # drops the gradients
+        engine.prepare(micro_batch, micro_steps)  # drops the gradients
     found = {
         "losses": losses,
         "parameters": engine.parameters,

@@ -321,7 +321,12 @@ class _Table:
         peak = max((row.report.peaks.device_bytes for row in measured if row.report), default=0)
         capacity = parse_bytes(fixed.capacity, "fixed.capacity") if fixed.capacity else 0
         tokens = sorted(row.candidate.tokens for row in rows)[len(rows) // 2]
-        limits = Limits(max(capacity, peak) or CAPACITY_BYTES, 1.0, 2**62, 1.0)
+        limits = Limits(
+            capacity_bytes=max(capacity, peak) or CAPACITY_BYTES,
+            ceiling=1.0,
+            host_capacity_bytes=2**62,
+            host_ceiling=1.0,
+        )
         lengths = sorted({row.candidate.seq_len for row in rows})
         return Grid(
             path=self.path,

@@ -23,7 +23,7 @@ from autotune.space.outcome import Verdict, others_share
 from autotune.units import gib
 from autotune.wire.messages import Message, WireError
 from autotune.wire.ranks import Entered, Fault, Hello, Probe, Progress, Ready, Start, Stop, Store
-from autotune.wire.reports import Energy, InPhase, Peaks, Report
+from autotune.wire.reports import Energy, InPhase, Peaks, Report, on_smallest
 from autotune.wire.stopping import Phase
 from autotune.wire.stream import TamperedError
 
@@ -112,9 +112,10 @@ class Group:
         if failure is not None:
             return failure
         told: dict[Node, list[Report]] = {}
-        for rank in self.ranks:
-            if rank.report is not None:
-                told.setdefault(rank.seat.node, []).append(rank.report)
+        reports = [rank.report for rank in self.ranks if rank.report is not None]
+        each = by_rank(reports, self._start.rank_capacities)
+        for rank, report in zip(self.ranks, each, strict=True):
+            told.setdefault(rank.seat.node, []).append(report)
         report = merge(list(told.values()))
         verdict = Verdict.PRUNED if report.stopped_early else Verdict.OK
         return Result(verdict=verdict, report=report)
@@ -252,8 +253,12 @@ class Group:
 
     def _send_start(self, rank: GroupRank) -> None:
         node = rank.seat.node
+        start = self._start
         mine = replace(
-            self._start,
+            start,
+            capacity_bytes=(start.rank_capacities or [start.capacity_bytes] * (rank.number + 1))[
+                rank.number
+            ],
             device_uuid=node.uuids[rank.seat.device],
             local_rank=rank.local_rank,
             local_ranks=sum(other.seat.node is node for other in self.ranks),
@@ -279,7 +284,7 @@ class Group:
         now = time.monotonic()
         for rank in self.ranks:
             if rank.fault is not None and rank.fault.cause in ("oom", "host_oom"):
-                return _out_of_memory(rank, rank.fault)
+                return _out_of_memory(rank, rank.fault, self._start.rank_capacities)
         bad = [rank for rank in self.ranks if rank.failed]
         if bad:
             self._first_failure = self._first_failure or now
@@ -350,6 +355,25 @@ def phase_deadlines(budget_s: float) -> dict[Phase, float]:
     return {p: min(s, step_s) if p in steps else s for p, s in PHASE_DEADLINE_S.items()}
 
 
+def by_rank(reports: list[Report], capacities: list[int]) -> list[Report]:
+    """`reports` of all ranks, with the peaks of each `on_smallest` device."""
+    if not capacities:
+        return reports
+    rank_bytes = [report.peaks.device_bytes for report in reports]
+    return [
+        replace(
+            report,
+            rank_bytes=rank_bytes,
+            peaks=on_smallest(report.peaks, capacities, rank),
+            phases={
+                name: replace(found, peaks=on_smallest(found.peaks, capacities, rank))
+                for name, found in report.phases.items()
+            },
+        )
+        for rank, report in enumerate(reports)
+    ]
+
+
 def merge(told: list[list[Report]]) -> Report:
     """One report for the ranks of all hosts. It has the largest peaks and the sum of energy. Host
     memory is that of the fullest host, conditions are those of the most disturbed one."""
@@ -398,13 +422,13 @@ def _together(parts: list[Energy | None]) -> Energy | None:
     return Energy(sum(known.values()), ", ".join(sorted(known)))
 
 
-def _out_of_memory(rank: GroupRank, fault: Fault) -> Result:
+def _out_of_memory(rank: GroupRank, fault: Fault, capacities: Sequence[int] = ()) -> Result:
     where = "host memory" if fault.cause == "host_oom" else "memory"
     asked = f", asking for {gib(fault.requested_bytes)} more" if fault.requested_bytes else ""
     return Result(
         verdict=Verdict.OOM,
         reason=f"rank {rank.number} ran out of {where} in phase {fault.phase}{asked}",
-        peaks=fault.peaks,
+        peaks=fault.peaks and on_smallest(fault.peaks, capacities, rank.number),
         of_host=fault.cause == "host_oom",
         foreign_bytes=fault.foreign_bytes,
     )

@@ -36,6 +36,7 @@ class Requests:
             dtype=self.workload.dtype,
             engine_config=engine.config(candidate, self.workload, self.device_kind),
             seed=self.seed,
+            rank_capacities=list(self.limits.rank_capacities),
             alone=self.alone,
         )  # fmt: skip
 
@@ -49,6 +50,7 @@ class Requests:
             micro_steps=job.micro_steps,
             rule=job.rule,
             needed_step_s=job.needed_step_s,
+            vector=list(job.candidate.vector),
             routing=[each for each in self.workload.routing if each in ROUTINGS],
         )
         if (mix := self.workload.length_mix) is None:

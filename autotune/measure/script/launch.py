@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import wait
@@ -26,7 +27,7 @@ from autotune.wire.cores import CpuTimes
 from autotune.wire.hook import Left, Seen
 from autotune.wire.messages import Message, WireError
 from autotune.wire.ranks import Hello
-from autotune.wire.reports import InPhase, Peaks
+from autotune.wire.reports import InPhase, Peaks, on_smallest
 
 END_S = 5.0
 LAST_WORDS_S = 1.0
@@ -45,8 +46,10 @@ class Launch:
     """The processes of one launch."""
 
     def __init__(
-        self, channel: Channel, request: dict[str, Any], log: Path, in_use: tuple[int, ...]
-    ) -> None:
+        self, channel: Channel, request: dict[str, Any], log: Path, in_use: tuple[int, ...],
+        capacities: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        """`capacities` are those of the ranks' devices, where they differ."""
         self.log = log
         self.began = time.monotonic()
         self.processes: list[Process] = []
@@ -56,6 +59,7 @@ class Launch:
         self.code: int | None = None
         """The command's exit code, once it ended."""
         self._channel = channel
+        self._capacities = capacities
         self.in_use = in_use
         """Bytes of others on each device when it began."""
         self._oom_kills = host_oom_kills()
@@ -188,10 +192,19 @@ class Launch:
         return any(p.latest is not None and p.latest.phase for p in self.processes if not p.gone)
 
     def _whole(self, seen: Seen, peaks: Peaks) -> Peaks:
-        """`peaks` with the launch's device memory outside the allocator."""
+        """`peaks` with the launch's device memory outside the allocator, `on_smallest` device."""
+        return on_smallest(self._own(seen, peaks), self._capacities, seen.rank)
+
+    def _own(self, seen: Seen, peaks: Peaks) -> Peaks:
         before = self.in_use[seen.rank % len(self.in_use)]
         outside = max(0, seen.used_bytes - before) if seen.used_bytes else 0
         return replace(peaks, device_bytes=peaks.device_bytes + outside)
+
+    def rank_bytes(self, ranks: Ranks) -> list[int]:
+        """Device peak of each rank, where capacities differ."""
+        told = sorted((p.latest for p in ranks.all if p.latest), key=lambda seen: seen.rank)
+        each = [self._own(seen, seen.peaks).device_bytes for seen in told if seen.peaks]
+        return each if self._capacities else []
 
     def end(self) -> None:
         """End all processes of the launch, and remove its temporary files."""

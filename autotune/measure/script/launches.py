@@ -181,7 +181,7 @@ class Launches:
     def _start(self, job: Job) -> Launch:
         log = self._wiring.logs / f"launch{self._launches:03d}.log"
         folder = temporary_folder(log)
-        workload = self._space.workload
+        workload, limits = self._space.workload, self._space.limits
         replicas = self._replicas.get(job.candidate.sharing)
         self._files.write(job.candidate, folder, replicas)
         paths = self._files.paths(folder)
@@ -199,7 +199,9 @@ class Launches:
             | given
             | {
                 f"{PREFIX}DIAL": f"{dial.host}:{dial.port}:{dial.key}",
-                f"{PREFIX}CAPACITY_BYTES": str(self._space.limits.capacity_bytes),
+                f"{PREFIX}CAPACITY_BYTES": ",".join(
+                    map(str, limits.rank_capacities or [limits.capacity_bytes])
+                ),
                 f"{PREFIX}DEVICE_KIND": self._device.kind,
                 "PYTHONPATH": os.pathsep.join(filter(None, [str(HOOK), paths_before])),
             }
@@ -213,7 +215,7 @@ class Launches:
             "environment": environment,
             "scratch": [str(folder), environment["TMPDIR"]],
         }
-        return Launch(channel, request, log, self._device.in_use_bytes())
+        return Launch(channel, request, log, self._device.in_use_bytes(), limits.rank_capacities)
 
     def _watch(self, launch: Launch, job: Job, deadline: float) -> Result:
         told = [name for name in ("micro_batch", "seq_len", "grad_accum", "tokens_per_batch")
@@ -520,6 +522,7 @@ class Launches:
             conditions=timing.conditions(),
             energy=timing.energy(),
             phases=launch.phases(ranks),
+            rank_bytes=launch.rank_bytes(ranks),
             ran=ranks.ran(
                 timing.began_at,
                 self._accum(job, ranks) or job.grad_accum,

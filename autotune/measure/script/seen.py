@@ -183,7 +183,7 @@ class Ranks:
             replicas, degrees = apart(self._by_rank).replicas, {}
         each = [self._of_replica(replica, first, micro_steps) for replica in replicas]
         data_parallel = len(replicas)
-        samples = float(self._candidate.micro_batch * accum * data_parallel)
+        samples = float(self._candidate.samples_of(data_parallel) * accum)
         tokens = samples * self._candidate.seq_len
         is_seen = all(found is not None for found in each) and (shared.known or said is not None)
         if is_seen:
@@ -194,7 +194,8 @@ class Ranks:
             tokens = tokens if says_tokens else tokens * said / samples
             samples = said
             whole = samples / (self._candidate.micro_batch * accum)
-            data_parallel = min(len(self.all), max(1, round(whole)))
+            if not self._candidate.vector:
+                data_parallel = min(len(self.all), max(1, round(whole)))
         if shared.pipelined and "micro_batch" in self._told:
             whole = samples / (self._candidate.micro_batch * data_parallel)
             micro_steps = round(whole) if whole >= 1 and whole.is_integer() else micro_steps
@@ -298,7 +299,12 @@ class Ranks:
         lengths = {self._cut * t for _, t in shapes}
         may_be_padded = len(lengths) > 1 or shapes.total() < SAME_LENGTH  # to a batch's longest
         got = f"{samples} x {length}" if length else str(samples)
-        if "micro_batch" in told and samples != rows * asked.micro_batch:
+        for rank, each in enumerate(asked.vector):
+            mine = Counter(n for n, _ in self._shapes(self._by_rank[rank].steps)).most_common(1)
+            if mine and mine[0][0] != rows * each:
+                says = f"asked for micro_batch {each} of rank {rank}, its model got {mine[0][0]}"
+                return Mismatch("micro_batch_per_rank", each, mine[0][0], says)
+        if "micro_batch" in told and not asked.vector and samples != rows * asked.micro_batch:
             says = f"asked for micro_batch {asked.micro_batch}, the model got {got}"
             return Mismatch("micro_batch", asked.micro_batch, samples, says)
         padded = may_be_padded and max(lengths) <= asked.seq_len + SHIFTED

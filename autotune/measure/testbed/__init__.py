@@ -48,11 +48,12 @@ def open_testbed(options: Options) -> Testbed:
     from autotune.device import open_device
     from autotune.measure.testbed.machine import Machine
 
+    mixed = "micro_batch_per_rank" in options.space.axes
     if scripted:
         from autotune.measure.testbed.scripted import Scripted
 
-        return Scripted(open_device(spec), spec)
-    device = open_device(spec, for_torch=True)
+        return Scripted(open_device(spec, mixed=mixed), spec)
+    device = open_device(spec, for_torch=True, mixed=mixed)
     if options.devices.emulated:
         from autotune.device.emulated.emulation import nodes_of
         from autotune.measure.testbed.emulated import Emulated

@@ -34,6 +34,12 @@ class Basis:
     whys: Mapping[str, str | None] = field(default_factory=dict)
     """Why an axis has only one value; None to say nothing."""
 
+    @property
+    def _capacity(self) -> str:
+        if by_rank := self.limits.rank_capacities:
+            return f"{' + '.join(map(gib, by_rank))} by rank"
+        return f"{gib(self.limits.capacity_bytes)} a rank"
+
     def space(self, options: Options) -> Space:
         """The space that `options` mean. Raises `UsageError` if it has no candidate."""
         points = points_of(self.axes) if self.points is None else self.points
@@ -46,7 +52,7 @@ class Basis:
             candidates=tuple(sorted(candidates)),
             fixed=(
                 *self.facts,
-                Fixed("capacity", f"{gib(self.limits.capacity_bytes)} a rank", self.capacity_why),
+                Fixed("capacity", self._capacity, self.capacity_why),
                 Fixed("ceiling", f"{self.limits.ceiling:.0%}", "--ceiling"),
                 *self.more,
                 *left_out,
@@ -67,13 +73,16 @@ def limits_of(
     Raises:
         UsageError: the options ask for more.
     """
-    asked = options.limits.capacity_bytes
+    asked = options.limits.least_capacity_bytes
     if asked is not None and asked > own_bytes:
         raise UsageError(
             f"--capacity {gib(asked)}: {who} {gib(own_bytes)} a rank; use --capacity"
             f" {own_bytes // 2**20}MiB or less"
         )
     limits = Limits(
-        asked or own_bytes, options.limits.ceiling, host_bytes, options.limits.host_ceiling
+        capacity_bytes=asked or own_bytes,
+        ceiling=options.limits.ceiling,
+        host_capacity_bytes=host_bytes,
+        host_ceiling=options.limits.host_ceiling,
     )
     return limits, own_why if asked is None else "--capacity"

@@ -228,25 +228,33 @@ def _dividing(
     degrees_matter = set(by_dp) != {workload.world_size}
     if not candidates:
         ranks = "1 rank" if workload.world_size == 1 else f"{workload.world_size} ranks"
+        samples = f"micro_batch{length} x {'dp' if degrees_matter else ranks}"
+        if any(c.vector for c in points):
+            samples = f"the sum of micro_batch_per_rank{length}"
         raise UsageError(
-            f"--global-batch {batch}: no candidate divides it (micro_batch{length} x"
-            f" {'dp' if degrees_matter else ranks} x grad_accum); the nearest that works is"
+            f"--global-batch {batch}: no candidate divides it"
+            f" ({samples} x grad_accum); the nearest that works is"
             f" --global-batch {workload.nearest_global_batch(list(points))}"
         )
     left_out = []
     for dp, of in sorted(by_dp.items()):
         ranks = f" x dp {dp}" if degrees_matter else " x ranks" * (workload.world_size > 1)
+        ranks = " in sum" if of[0].vector else ranks
         if what := _undivided(of, workload):
             why = f"--global-batch {batch} is no multiple of these{length}{ranks}"
-            left_out.append(Fixed(LEFT_OUT, f"micro_batch {what}", why))
+            name = "micro_batch_per_rank" if of[0].vector else "micro_batch"
+            left_out.append(Fixed(LEFT_OUT, f"{name} {what}", why))
     return candidates, left_out
 
 
 def _undivided(points: Sequence[Candidate], workload: Workload) -> str:
     """Micro-batches of `points` that do not divide the global batch of a replica. Only for points
     with the same number of replicas."""
-    lost = {(c.seq_len, c.micro_batch) for c in points if workload.grad_accum(c) is None}
-    lengths: dict[tuple[int, ...], list[int]] = {}
+    lost = {
+        (c.seq_len, c.micro_batch_per_rank if c.vector else c.micro_batch)
+        for c in points if workload.grad_accum(c) is None
+    }  # fmt: skip
+    lengths: dict[tuple[int | str, ...], list[int]] = {}
     for each in sorted({c.seq_len for c in points}):
         sizes = tuple(sorted(size for of, size in lost if of == each))
         lengths.setdefault(sizes, []).append(each)

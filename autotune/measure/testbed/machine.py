@@ -65,11 +65,12 @@ class Machine:
         if said := crowding.remark(environment):
             first.note(said)
         node = LocalNode(self.device, first.logs, environment, first.note)
-        seats = 1 if self.alone else ranks
+        alone = self.alone and not space.by_rank
+        seats = 1 if alone else ranks
         seating = Seating([(node, len(wirings) * seats)], seats)
         return [
             *pools(
                 self.device.kind, seating, space.workload, space.limits, wirings,
-                close=node.close, alone=self.alone,
+                close=node.close, alone=alone,
             )
         ]  # fmt: skip

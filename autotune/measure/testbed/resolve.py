@@ -29,7 +29,9 @@ from autotune.measure.testbed.ranks import (
     spread,
 )
 from autotune.measure.testbed.stages import stages_and_offloads
+from autotune.measure.testbed.unlike import rank_capacities, with_vectors
 from autotune.space.axes import AXES
+from autotune.space.engines import AUTO, engine_for
 from autotune.space.mix import LengthMix
 from autotune.space.models import FAMILIES, gpt
 from autotune.space.models.defaults import Defaults
@@ -67,13 +69,16 @@ def resolve(
         UsageError: no such model; more ranks than devices; a capacity above the device's; a global
             batch that no candidate divides; unreadable lengths.
     """
+    if "micro_batch_per_rank" in options.space.axes and options.space.engine == AUTO:
+        options = options.but(engine=engine_for(AUTO, 0).name)  # others have one for all ranks
     model = _model(options, device.kind, known, fused=fused)
     world_size, world_why = chosen_world_size(device, cores, options.devices.world_size)
     lay_out = lay_out or partial(on_one_machine, device, cores)
     layout = lay_out(world_size, options.devices.parallel)
-    limits, capacity_why = limits_of(
-        options, *capacity(device, world_size, layout), host_bytes // layout.beside
-    )
+    own_bytes, own_why = capacity(device, world_size, layout)
+    limits, capacity_why = limits_of(options, own_bytes, own_why, host_bytes // layout.beside)
+    capacities = rank_capacities(options, device, world_size, own_bytes)
+    limits = replace(limits, rank_capacities=capacities)
     dtype, dtype_why = chosen_dtype(options, device)
     known_now = {"seq_len": max(model.seq_lens), "dtype": dtype, "device": device.kind}
     workload = Workload(
@@ -112,17 +117,21 @@ def resolve(
     if options.model.preset and "optimizer" not in asked:
         asked["optimizer"] = (gpt.PRESETS[options.model.preset].optimizer,)
         whys["optimizer"] = "--preset"
-    axes = axes_of(
-        {"micro_batch": model.defaults.micro_batch, "checkpointing": checkpointing}
-        | asked
-        | {"depth": model.depths, "seq_len": seq_lens}
-        | {"zero_stage": chosen.stages, "offload": chosen.offloads}
-    )
+    axes, points = with_vectors(
+        axes_of(
+            {"micro_batch": model.defaults.micro_batch, "checkpointing": checkpointing}
+            | asked
+            | {"depth": model.depths, "seq_len": seq_lens}
+            | {"zero_stage": chosen.stages, "offload": chosen.offloads}
+        ),
+        device, world_size, limits.rank_capacities, model.defaults.micro_batch,
+    )  # fmt: skip
     return Basis(
         workload=workload,
         limits=limits,
         capacity_why=capacity_why,
         axes=axes,
+        points=points,
         device_kind=device.kind,
         facts=[
             *facts(options, workload, device, dtype_why),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from autotune.measure.testbed.candidates import asked_axes, axes_of, points_of
 from autotune.measure.testbed.lacking import check_energy
 from autotune.measure.testbed.ranks import capacity, chosen_world_size
 from autotune.measure.testbed.resolve import chosen_dtype
+from autotune.measure.testbed.unlike import rank_capacities, with_vectors
 from autotune.space import degrees
 from autotune.space.axes import AXES, DEGREES
 from autotune.space.command import Command, combined
@@ -47,12 +48,21 @@ def resolve_script(
         command.check_file()
     model = _described(options, known)
     axes = _axes(options, command, device.kind, model)
-    points = points_of(axes)
     ranks, ranks_why = _ranks(options, command)
     world_size, _ = chosen_world_size(device, cores, ranks)
-    limits, capacity_why = limits_of(options, *capacity(device, world_size), host_bytes)
+    own_bytes, own_why = capacity(device, world_size)
+    limits, capacity_why = limits_of(options, own_bytes, own_why, host_bytes)
+    capacities = rank_capacities(options, device, world_size, own_bytes)
+    limits = replace(limits, rank_capacities=capacities)
+    axes, points = with_vectors(axes, device, world_size, capacities, MICRO_BATCHES[device.kind])
+    points = points or points_of(axes)
     dtype, dtype_why = chosen_dtype(options, device)
     _check_told(options, command, axes)
+    if "micro_batch_per_rank" in axes and command.has_engine:
+        raise UsageError(
+            "--micro-batch-per-rank: {deepspeed_config} has one micro-batch for all ranks; leave"
+            " it out of --script"
+        )
     tokens = sorted(c.tokens for c in points)[len(points) // 2]
     workload = Workload(
         model=f"script:{command.name}",

@@ -98,6 +98,7 @@ def cautions(best: Best, micro_batches: Sequence[int]) -> tuple[Caution, ...]:
         > DISTURBED_SHARE[best.device_kind],
         Caution.BROKEN_TRIALS: trials["crashed"] + trials["hung"] > 0,
         Caution.LARGEST_MICRO_BATCH: len(micro_batches) > 1
+        and not best.config.candidate.vector
         and best.config.micro_batch == max(micro_batches)
         and not _batch_is_whole(best),
     }
@@ -280,6 +281,12 @@ def _memory(best: Best) -> str:
     if not best.measured.peak_bytes.device:
         return "Its peak was not recorded, so no ceiling was checked: it ran."
     headroom_bytes = limits.limit_bytes - best.measured.peak_bytes.device
+    if (peaks := best.measured.rank_peak_bytes) and limits.rank_capacities:
+        each = " + ".join(
+            f"{gib(peak)} ({peak / size:.0%} of {gib(size)})"
+            for peak, size in zip(peaks, limits.rank_capacities, strict=False)
+        )
+        return f"Uses {each} by rank; the ceiling is {limits.ceiling:.0%}."
     return (
         f"Uses {best.measured.share_of_capacity:.0%} of {gib(limits.capacity_bytes)};"
         f" {gib(headroom_bytes)} under the ceiling of {limits.ceiling:.0%}."

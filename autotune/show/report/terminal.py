@@ -272,7 +272,10 @@ def _opening(space: Space, budget_s: float) -> dict[str, str]:
             f"{each.name} {each.value}" for each in space.fixed if each.name != LEFT_OUT
         ),
         "memory": f"at most {gib(limits.limit_bytes)} a rank"
-        f" ({limits.ceiling:.0%} of {gib(limits.capacity_bytes)})",
+        f" ({limits.ceiling:.0%} of {gib(limits.capacity_bytes)})"
+        if not limits.rank_capacities
+        else f"at most {limits.ceiling:.0%} of each rank's device; peaks are told as on the"
+        " smallest, by their share",
         "budget": minutes(budget_s),
     }
 

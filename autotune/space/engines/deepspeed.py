@@ -33,6 +33,7 @@ class DeepSpeed(EngineFacts):
     stages = (0, 1, 2, 3)
     axes = ("reduce_dtype",)
     offloads = True
+    unlike_ranks = False
     first_start_s = 6.0
     package = "deepspeed"
 

@@ -54,6 +54,8 @@ class EngineFacts:
     """Its ZeRO stages, or their equivalents."""
     axes: ClassVar[tuple[str, ...]] = ()
     """Axes that other engines may lack."""
+    unlike_ranks: ClassVar[bool] = True
+    """Whether ranks may have micro-batches of their own."""
     offloads: ClassVar[bool] = False
     """Whether it can move state to host memory."""
     package: ClassVar[str | None] = None

@@ -25,6 +25,7 @@ from autotune.space.options.model import ModelOptions
 from autotune.space.options.script import ScriptOptions
 from autotune.space.options.search import OutputOptions, SearchOptions
 from autotune.space.options.space import AXIS_FLAGS, SpaceOptions
+from autotune.units import gib
 
 __all__ = ["FLAGS", "GROUPS", "Flag", "Options", "Parallel", "SpaceOptions", "text_of"]
 
@@ -48,11 +49,29 @@ class Options:
         for name in () if self.script.template else SCRIPT_AXES:
             if values := self.space.axes.get(name):
                 raise UsageError(f"{AXES[name].flag} {listed(values)}: only with --script")
+        self._check_unlike()
         elsewhere = self.devices.recorded or self.devices.emulated
         if elsewhere and self.cluster.launch is not None:
             raise UsageError(
                 f"--launch {self.cluster.launch}: {self.devices.device} needs no node; leave it"
                 " out"
+            )
+
+    def _check_unlike(self) -> None:
+        """Refuses options that micro-batches by rank exclude or need."""
+        sizes, axis = self.limits.capacity_bytes, AXES["micro_batch_per_rank"]
+        if (vectors := self.space.axes.get(axis.name)) is None:
+            if isinstance(sizes, tuple):
+                raise UsageError(
+                    f"--capacity {listed(tuple(map(gib, sizes)))}: several sizes only with"
+                    f" {axis.flag}; write one"
+                )
+            return
+        flag = f"{axis.flag} {listed(vectors)}"
+        if self.devices.recorded or self.cluster.launch or self.devices.parallel != 1:
+            raise UsageError(
+                f"{flag}: only for one group on the devices of this machine; leave out --launch,"
+                " --parallel and a recording"
             )
 
     def _check_script(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from autotune.errors import UsageError
 from autotune.space import engines
-from autotune.space.axes import AXES, ZERO_STAGES
+from autotune.space.axes import AXES, DEGREES, ZERO_STAGES
 from autotune.space.engines import stages_of
 from autotune.space.mix import RUN_STEPS
 from autotune.space.models import gpt
@@ -40,6 +40,8 @@ def _words(text: str, flag: str, axis: Axis) -> tuple[str, ...]:
             ) * (name in ("True", "False"))
             if axis.name == "dp_shard":
                 own = "; a number is at least 1, and divides dp: ranks / (tp x pp x cp)"
+            if axis.name == "micro_batch_per_rank":
+                own = "; or auto; a vector has at least 1 sample for each rank, joined by +"
             raise UsageError(f"{flag} {name}: unknown; known: {', '.join(axis.known)}{own}")
     return names
 
@@ -101,10 +103,33 @@ class SpaceOptions:
                 f"--tokens-per-batch {listed(self.tokens_per_batch)}: --micro-batch"
                 f" {listed(self.axes['micro_batch'])} sets it too; leave one of them out"
             )
+        if vectors := self.axes.get("micro_batch_per_rank"):
+            self._check_vectors(vectors)
         if self.run_steps is not None and self.run_steps < 1:
             raise UsageError(f"--run-steps {self.run_steps}: must be at least 1, e.g. 10000")
         if self.length_mix is not None:
             self._check_mix()
+
+    def _check_vectors(self, vectors: tuple[str, ...]) -> None:
+        """Refuses options that micro-batches by rank exclude."""
+        others = {
+            AXES["micro_batch"].flag: self.axes.get("micro_batch"),
+            "--tokens-per-batch": self.tokens_per_batch,
+            "--length-mix": self.length_mix,
+            **{AXES[name].flag: self.axes.get(name) for name in (*DEGREES, "dp_shard")},
+        }
+        flag = f"{AXES['micro_batch_per_rank'].flag} {listed(vectors)}"
+        for other, value in others.items():
+            if value is not None:
+                raise UsageError(f"{flag}: does not go with {other}; leave one of them out")
+        able = [name for name, engine in engines.ENGINES.items() if engine.unlike_ranks]
+        if self.engine not in (engines.AUTO, *able):
+            raise UsageError(
+                f"{flag}: --engine {self.engine} has one micro-batch for all ranks; use --engine"
+                f" {' or '.join(able)}"
+            )
+        if any(self.axes.get("zero_stage", ())) and self.engine == engines.AUTO:
+            raise UsageError(f"{flag}: --zero needs an engine; add --engine {able[-1]}")
 
     def _check_mix(self) -> None:
         """Refuses options that samples of different lengths exclude."""

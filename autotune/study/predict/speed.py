@@ -126,6 +126,9 @@ gradient, and adds it to that of earlier chunks."""
 _ASKED_OFF = 0.1
 """Deviation of the effect of compiling, or of another attention, loss or optimizer."""
 
+_VECTOR_OFF, _VECTOR_WIDTH = 0.4, 0.3
+"""Deviation along the logarithm of the ratio of ranks' micro-batches. So far apart on it, times
+have little in common."""
 _OWN_OFF = 0.2
 """The same for an axis of a script's own: of a word, or of a number along its logarithm."""
 _OWN_SLOPE = 0.3
@@ -193,6 +196,7 @@ class SpeedModel:
         effects = [
             *(Term(_ASKED_OFF * ones, group=group) for group in asked if group.any()),
             Term(0.1 * ones, group=checkpointing),
+            *_of_vectors([c for _, c in points]),
         ]  # fmt: skip
         if points[0][0].recorded:
             sweep = Sweep(points)
@@ -245,6 +249,13 @@ class SpeedModel:
     def joint(self, places: Sequence[int]) -> tuple[Array, Array]:
         """Mean and covariance of the logarithms of the points in these `places`."""
         return self._beliefs.joint(places)
+
+
+def _of_vectors(candidates: Sequence[Candidate]) -> Iterator[Term]:
+    """The effect of how unlike the ranks' micro-batches are: nobody knows the ranks' speeds."""
+    ratios = np.log([c.vector[-1] / c.vector[0] if c.vector else 1.0 for c in candidates])
+    if ratios.any():
+        yield Term(_VECTOR_OFF * np.ones(len(candidates)), position=ratios / _VECTOR_WIDTH)
 
 
 def _of_own(trait: Trait) -> Iterator[Term]:

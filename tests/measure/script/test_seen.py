@@ -220,3 +220,18 @@ def test_tokens_that_the_script_says_come_first() -> None:
 def test_tokens_are_the_mean_of_the_batches_that_were_looked_at() -> None:
     ran = ranks(seen([[[4, 20]], [[4, 30]]], [[[4, 22]]], micro_steps=2)).ran(0, 2)
     assert (ran.samples, ran.tokens, ran.seq_len) == (8.0, 2 * 4 * 24.0, 22)
+
+
+def test_each_rank_is_compared_with_its_own_micro_batch() -> None:
+    asked = replace(ASKED, micro_batch_per_rank="2+4")
+    told = ("micro_batch_per_rank", "seq_len")
+    two, four = ([[[size, 32]]] for size in (2, 4))
+    right = [seen(each, world_size=2, rank=n) for n, each in enumerate((two, four))]
+    found = ranks(*right, told=told, asked=asked)
+    assert says(found, world_size=2) == ""
+    ran = found.ran(0, 1)
+    assert (ran.samples, ran.data_parallel, ran.seen) == (6.0, 2, True)
+    alike = [seen(four, world_size=2, rank=n) for n in (0, 1)]
+    assert says(ranks(*alike, told=told, asked=asked), world_size=2) == (
+        "asked for micro_batch 2 of rank 0, its model got 4"
+    )

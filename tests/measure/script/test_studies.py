@@ -19,6 +19,7 @@ from tests.support.launches import OWN, PYTHON
 from tests.support.programs import ROOT, TESTS
 
 PARALLEL = TESTS / "support" / "parallel_script.py"
+UNLIKE = TESTS / "support" / "unlike_script.py"
 
 
 def autotune(*words: str) -> subprocess.CompletedProcess[str]:
@@ -277,3 +278,28 @@ def test_verify_does_not_hold_where_evaluation_breaks(tmp_path: Path) -> None:
     verified = autotune("verify", str(out), "--steps", "40")
     assert verified.returncode == ExitCode.NOT_VERIFIED, verified.stderr
     assert "in evaluation" in verified.stdout
+
+
+@pytest.mark.slow
+def test_unlike_ranks_beat_equal_ones_where_memory_binds(tmp_path: Path) -> None:
+    script = (
+        f"{PYTHON} -m torch.distributed.run --nproc_per_node 2 {UNLIKE} {{micro_batch_per_rank}}"
+    )
+    out = tmp_path / "study"
+    ended = autotune(
+        "--script", script, "--micro-batch-per-rank", "8+8,8+64,64+64", "--device", "cpu",
+        "--capacity", "640MiB,1GiB", "--sampler", "grid", "--budget", "3m", "--finals", "1",
+        "--out", str(out),
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr + ended.stdout
+    trials = pd.read_csv(out / "trials.csv").query("kind == 'search'")
+    verdicts = dict(zip(trials["micro_batch_per_rank"], trials["verdict"], strict=True))
+    assert verdicts["64+64"] in ("over_ceiling", "oom")
+    best = Best.read(out / "best.json")
+    assert best.config.micro_batch_per_rank == "8+64"
+    assert best.config.global_batch_samples == 72
+    assert best.limits.rank_capacities == (640 * 2**20, 2**30)
+    peaks = best.measured.rank_peak_bytes
+    assert peaks is not None
+    assert peaks[0] <= 0.8 * 640 * 2**20 < peaks[1] <= 0.8 * 2**30
+    assert "8,64" in (out / "exports" / "launch.sh").read_text()

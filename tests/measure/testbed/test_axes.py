@@ -48,6 +48,7 @@ def test_every_combination_of_what_is_asked_for_is_a_candidate(cpu: Device) -> N
 
 def test_all_axes_but_those_of_a_batch_need_a_new_build() -> None:
     of_batches = {"seq_len", "micro_batch", "pad_to_multiple", "buckets", "pack"}
+    of_batches |= {"micro_batch_per_rank"}
     assert set(AXES) - set(BUILD_AXES) == of_batches
     fields = [axis.name for axis in AXES.values()]
     assert fields == list(Candidate.__dataclass_fields__)
