@@ -93,6 +93,11 @@ class Workload:
         return family_name(self.model)
 
     @property
+    def one_token_a_sample(self) -> bool:
+        """Whether a seq_len of 1 means that samples have no tokens."""
+        return self.family == "factory" or "token" in self.recipe
+
+    @property
     def of_script(self) -> bool:
         """Whether it is a user's script, whose model is unknown."""
         return self.model.startswith(SCRIPTS)

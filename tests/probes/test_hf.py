@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -154,7 +155,8 @@ def test_the_units_of_a_family_are_its_blocks_and_share_nothing(name: str) -> No
     made = family("hf")
     module = made.make(of.spec(depth))
     units = list(made.units(module))
-    assert len(units) in (depth, 2 * depth)
+    blocks = [unit for unit in units if not re.search("Embed|Conv", type(unit).__name__)]
+    assert len(blocks) in (depth, 2 * depth)
     held = [id(p) for unit in units for p in unit.parameters()]
     assert len(held) == len(set(held))
 

@@ -125,8 +125,8 @@ class Lines:
     @property
     def _rate(self) -> str:
         """Name of the rate that is shown first."""
-        lengths, family = self.space.axes["seq_len"], self.space.workload.model.partition(":")[0]
-        alone = family == "factory" and tuple(lengths) == (1,)  # a sample is one token
+        lengths, workload = self.space.axes["seq_len"], self.space.workload
+        alone = tuple(lengths) == (1,) and workload.one_token_a_sample
         return "samples/s" if alone or self.objective == "samples_per_s" else "tok/s"
 
     @property
