@@ -18,7 +18,10 @@ from tests.support.programs import ROOT
 
 SHORT = "--budget 2m --trials 1 --finals 1"
 """A probe is timed for a fiftieth of its budget at most."""
-RUN = ("tutorial", "how-to/huggingface", "how-to/module", "how-to/diagnose")
+RUN = (
+    "tutorial", "how-to/huggingface", "how-to/vision-and-speech", "how-to/module",
+    "how-to/diagnose",
+)  # fmt: skip
 """Pages whose commands run on a CPU, as the README's do."""
 
 

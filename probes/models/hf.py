@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import math
 import os
 import re
 import sys
@@ -24,6 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.nn import init
+from torch.nn.utils.parametrize import is_parametrized
 
 from autotune.wire.emulated import emulating
 from autotune.wire.ranks import ModelSpec, Rows
@@ -112,6 +115,9 @@ class HfModels(FamilyModels):
             except (ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
                 axes = ("attention",) if chosen else ()
                 raise UnsupportedError(f"transformers: {_first_line(error)}", *axes) from error
+            except IndexError as error:
+                reason = "transformers cannot draw its weights where DeepSpeed shards them"
+                raise UnsupportedError(reason, "zero_stage") from error
             takes = inspect.signature(module.forward).parameters
             self._takes_mask = "attention_mask" in takes
             code = inspect.getsource(sys.modules[type(module).__module__])
@@ -259,8 +265,13 @@ class HfModels(FamilyModels):
         """Have transformers draw the weights."""
         parts = _inside_out(unit) if within else [unit]
         for part in parts:
-            module._initialize_weights(part)  # type: ignore[operator]
             adapted: Any = part
+            if is_parametrized(part, "weight"):  # as by a norm: transformers draws a copy
+                with torch.no_grad():
+                    adapted.weight = init.kaiming_uniform_(
+                        torch.empty_like(adapted.weight), math.sqrt(5)
+                    )
+            module._initialize_weights(part)  # type: ignore[operator]
             if hasattr(part, "reset_lora_parameters"):
                 for name in adapted.lora_A:
                     adapted.reset_lora_parameters(name, True)

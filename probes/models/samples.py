@@ -66,11 +66,13 @@ def ctc_loss(config: Any, logits_btv: Tensor, labels_bu: Tensor) -> Tensor:
     if isinstance(logits_btv, FakeTensor):
         return -log_tbv.mean()  # the loss itself has no form without data, and holds little
     t, b, _ = log_tbv.shape
+    ctc: Any = F.ctc_loss  # whose lengths may be numbers, whatever it says of their type
     with torch.backends.cudnn.flags(enabled=False):
-        return F.ctc_loss(
+        loss: Tensor = ctc(
             log_tbv, labels_bu, (t,) * b, labels_bu.shape[1:] * b, blank=config.pad_token_id,
             reduction=config.ctc_loss_reduction, zero_infinity=config.ctc_zero_infinity,
         )  # fmt: skip
+    return loss
 
 
 def images_and_text(
@@ -127,7 +129,7 @@ class _OnHost(Tensor):
                   if isinstance(each, Tensor) and not isinstance(each, cls)]  # fmt: skip
         if not others:
             with unset_fake_temporarily():
-                return super().__torch_function__(func, types, *given)
+                return super().__torch_function__(func, types, *given)  # type: ignore[no-untyped-call]
         with torch._C.DisableTorchFunctionSubclass():
             args, more = tree_map_only(
                 cls, lambda each: each.as_subclass(Tensor).to(others[0].device), given

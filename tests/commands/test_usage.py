@@ -86,7 +86,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["--model", "vit-base", "--image-size", "224x224,384x384"],
      "its images have one size; name one"),
     (["--model", "vit-base", "--seq-len", "64"],
-     "--seq-len 64: vit-base: a sample is an image of 224x224; leave --seq-len out"),
+     "--seq-len 64: vit-base: a token is a patch, 196 of an image of 224x224"),
     (["--model", "qwen2.5-vl-3b", "--image-size", "450x448"],
      "squares of 28 pixels, which do not fill 450x448; use 448x448"),
     (["--model", "qwen2.5-vl-3b", "--seq-len", "256"],

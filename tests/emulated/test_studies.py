@@ -291,3 +291,18 @@ def test_steps_take_the_time_of_the_card(emulate: Emulate, tmp_path: Path) -> No
         for row in tuned(emulate(f"1x{card}"), tmp_path / card, *shape)[:1]
     ]
     assert 1.3 < step_s[0] / step_s[1] < 3.2
+
+
+def test_images_with_text_are_weighed_and_the_largest_decides(
+    emulate: Emulate, tmp_path: Path
+) -> None:
+    """On cards that compute nothing a model cannot look at its images' sizes."""
+    peaks = {}
+    for sizes in ("448x448", "448x448,448x896"):
+        rows = tuned(
+            emulate("1xA100-80GB"), tmp_path / sizes, "--model", "qwen2.5-vl-3b-tiny",
+            "--image-size", sizes, "--seq-len", "64", "--micro-batch", "8",
+        )  # fmt: skip
+        assert {row["verdict"] for row in rows} <= {"ok", "pruned"}
+        peaks[sizes] = max(float(row["peak_device_bytes"]) for row in rows)
+    assert peaks["448x448,448x896"] > 1.01 * peaks["448x448"]

@@ -74,10 +74,10 @@ def _task(options: Options, workload: Workload, device_kind: str) -> list[Fixed]
     if token := workload.recipe.get("token"):
         fixed.append(Fixed("token", token, "the model's"))
     if images := workload.recipe.get("images"):
-        said = shown_sizes(each["size"] for each in images)
+        sizes = shown_sizes(each["size"] for each in images)
         takes = ", ".join(str(each["tokens"]) for each in images)
         why = "--image-size" if options.model.image_size else "default; --image-size"
-        fixed.append(Fixed("images", f"{said}, of {takes} tokens", why))
+        fixed.append(Fixed("images", f"{sizes}, of {takes} tokens", why))
     if kernels := workload.recipe.get("kernels"):
         why = "installed, or assumed to be"
         if device_kind == "cpu":

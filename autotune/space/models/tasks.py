@@ -87,29 +87,35 @@ class _Few(Samples):
 
 
 class _Images(_Few):
-    """Images, one a sample. They count, and not their patches: seq_len is 1."""
+    """Images, one a sample: seq_len is the number of their patches, or 1 without patches."""
 
     has_text = False
     one_length = "its samples are images of one size"
 
     def fields(self, config: dict[str, Any], sizes: Sequence[ImageSize] | None) -> dict[str, Any]:
+        side = _number(config, "patch_size", 1)
         if sizes is not None:
             if len(sizes) > 1:
                 raise ValueError("its images have one size; name one")
-            _check_divides(sizes, _number(config, "patch_size", 1))
+            _check_divides(sizes, side)
             [(width, height)] = sizes
             config["image_size"] = width if width == height else [height, width]
         size: Any = config.get("image_size")
         height, width = size if isinstance(size, list) else (size, size)
         if not isinstance(height, int) or not isinstance(width, int):
             raise ValueError("its config has no image_size")
-        return {"token": f"an image of {width}x{height}"}
+        image, patches = f"an image of {width}x{height}", (height // side) * (width // side)
+        if side == 1:
+            return {"token": image, "patches": 1}
+        return {"token": f"a patch, {patches} of {image}", "patches": patches}
 
     def lengths(self, recipe: Mapping[str, Any], device_kind: str) -> tuple[int, ...]:
-        return (1,)
+        return (recipe["patches"],)
 
     def wrong(self, recipe: Mapping[str, Any], seq_len: int) -> str:
-        return "" if seq_len == 1 else f"a sample is {recipe['token']}; leave --seq-len out"
+        if seq_len == recipe["patches"]:
+            return ""
+        return f"a token is {recipe['token']}, which have one size; leave --seq-len out"
 
 
 class _Speech(Samples):

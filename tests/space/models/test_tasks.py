@@ -21,7 +21,7 @@ def asked(model: str, sizes: str | None = None, **how: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("model", "task", "token", "lengths"),
     [
-        ("vit-base", "image-classification", "an image of 224x224", (1,)),
+        ("vit-base", "image-classification", "a patch, 196 of an image of 224x224", (196,)),
         ("whisper-small", "speech-seq2seq",
          "a token of the transcript, beside 30 s of sound", (448,)),
         ("wav2vec2-base", "ctc", "20 ms of sound, 320 samples of it", (1024, 2048)),
@@ -46,7 +46,7 @@ def test_sizes_of_images_tell_their_tokens_and_the_lengths_of_samples() -> None:
 def test_the_size_of_a_classifiers_images_can_be_set() -> None:
     recipe = asked("vit-base", "384x192")
     assert recipe["config"]["image_size"] == [192, 384]
-    assert recipe["token"] == "an image of 384x192"
+    assert recipe["token"] == "a patch, 288 of an image of 384x192"
 
 
 @pytest.mark.parametrize("nested", [True, False])
