@@ -66,6 +66,12 @@ def test_the_convolutions_of_sound_are_no_blocks() -> None:
     assert len(HF.at_depth(HF.at_depth(asked("wav2vec2-base"), 7), 2)["config"]["conv_dim"]) == 7
 
 
+def test_lengths_are_the_users_where_samples_are_text_alone() -> None:
+    assert not HF.one_length(asked("t5-small"))
+    for model in ("vit-base", "whisper-small", "wav2vec2-base", "qwen2.5-vl-3b"):
+        assert HF.one_length(asked(model))
+
+
 def test_images_for_an_unknown_kind_of_model_are_refused() -> None:
     with pytest.raises(UsageError, match="images for a gpt2 are not known; known: qwen2_vl"):
         asked("gpt2", task="image-text")
