@@ -96,8 +96,6 @@ WRONG: list[tuple[list[str], str]] = [
     (["--model", "whisper-small", "--seq-len", "449"],
      "has positions for 448 tokens; use --seq-len 448"),
     (["--model", "wav2vec2-base", "--seq-len", "8"], "use --seq-len 11 or more"),
-    (["--model", "whisper-small", "--length-mix", "x.csv"],
-     "--length-mix x.csv: each sample has the"),
 ]  # fmt: skip
 
 
