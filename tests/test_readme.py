@@ -19,7 +19,8 @@ from tests.support.programs import ROOT
 SHORT = "--budget 2m --trials 1 --finals 1"
 """A probe is timed for a fiftieth of its budget at most."""
 RUN = (
-    "tutorial", "how-to/huggingface", "how-to/module", "how-to/diagnose", "how-to/unlike-cards",
+    "tutorial", "how-to/huggingface", "how-to/vision-and-speech", "how-to/module",
+    "how-to/diagnose", "how-to/unlike-cards",
 )  # fmt: skip
 """Pages whose commands run on a CPU, as the README's do."""
 

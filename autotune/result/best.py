@@ -26,6 +26,7 @@ from autotune.space.candidate import Candidate
 from autotune.space.engines import ENGINES
 from autotune.space.mix import Batches, LengthMix
 from autotune.space.models.defaults import Lora
+from autotune.space.models.tasks import Task
 from autotune.space.outcome import Objective, Verdict
 from autotune.space.workload import SCRIPTS, GlobalBatch, Workload
 from autotune.wire.settings import Axis, Settings
@@ -55,6 +56,10 @@ class Config(ByRank, Settings, Shape):
     model: Annotated[str, Meta(min_length=1)]
     width: Positive | None = None
     vocab_size: Positive | None = None
+    task: Task | None = None
+    """What a model of transformers is trained for; None for others, and in older files."""
+    token: str | None = None
+    """What counts as a token, in words; None for one of text."""
     dtype: Annotated[str, Meta(pattern="^(fp32|bf16|fp16)$")]
     engine: str
     """One of `ENGINES`."""
@@ -82,8 +87,8 @@ class Config(ByRank, Settings, Shape):
 
     @property
     def has_samples_alone(self) -> bool:
-        """Whether the model is a user's function, whose samples count as one token."""
-        return self.model.startswith("factory:") and self.seq_len == 1
+        """Whether samples have no tokens, and count as one: a user's function, or images."""
+        return self.seq_len == 1 and (self.model.startswith("factory:") or self.token is not None)
 
     @property
     def replicas(self) -> int:

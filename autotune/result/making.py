@@ -212,6 +212,8 @@ def _config(
         model=workload.model,
         width=workload.shape(candidate.depth).width if known else None,
         vocab_size=workload.vocab_size if known else None,
+        task=workload.recipe.get("task"),
+        token=workload.recipe.get("token"),
         dtype=(ran and ran.dtype) or workload.dtype,
         engine=engine_of(workload, candidate).name,
         world_size=workload.world_size,

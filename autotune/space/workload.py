@@ -258,6 +258,11 @@ class Workload:
     def flops_per_token(self, candidate: Candidate) -> float:
         """Mean model FLOPs of a token without padding."""
         mix, shape = self.length_mix, self.shape(candidate.depth)
+        if mix is not None and "images" in self.recipe:  # whose share differs by length
+            tokens = [n * count for n, count in zip(mix.lengths, mix.counts, strict=True)]
+            flops = [of * shape.flops_per_token(n)
+                     for n, of in zip(mix.lengths, tokens, strict=True)]  # fmt: skip
+            return sum(flops) / sum(tokens)
         length = candidate.seq_len if mix is None else mix.weighted_mean(candidate.seq_len)
         return shape.flops_per_token(length)
 

@@ -62,7 +62,8 @@ def rule_for(device_kind: str, options: Options, *, final: bool = False) -> Rule
     scale = 0.0 if steady else min(1.0, options.limits.budget_s / FULL_BUDGET_S)
     energy_s = ENERGY_S[device_kind] if options.search.objective == "tokens_per_joule" else 0.0
     # A step of a mix of lengths is a cycle of many.
-    cycles = final and options.space.length_mix is not None
+    several = options.space.length_mix or len(options.model.image_size or ()) > 1
+    cycles = final and bool(several)
     return Rule(
         warmup_steps=2 if cycles else 3,
         warmup_tolerance=0.2 if on_cpu else 0.1,

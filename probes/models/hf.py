@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import math
 import os
 import re
 import sys
@@ -24,13 +25,24 @@ import torch
 from torch import Tensor, nn
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.nn import init
+from torch.nn.utils.parametrize import is_parametrized
 
 from autotune.wire.emulated import emulating
 from autotune.wire.ranks import ModelSpec, Rows
 from autotune.wire.recipe import LORA_ALPHA
 from probes import recompute
 from probes.faults import UnsupportedError
-from probes.models import Batch, FamilyModels, chunked, past, quantized, within
+from probes.models import (
+    Batch,
+    FamilyModels,
+    chunked,
+    in_lists,
+    past,
+    quantized,
+    samples,
+    within,
+)
 
 _ALIKE = 0.9
 """The least similarity of a misspelled name in a config and the right one."""
@@ -41,7 +53,12 @@ _CLASSES = {
     "seq2seq": "AutoModelForSeq2SeqLM",
     "masked": "AutoModelForMaskedLM",
     "classification": "AutoModelForSequenceClassification",
+    "image-classification": "AutoModelForImageClassification",
+    "speech-seq2seq": "AutoModelForSpeechSeq2Seq",
+    "ctc": "AutoModelForCTC",
+    "image-text": "AutoModelForImageTextToText",
 }
+_CLASSIFIES = ("classification", "image-classification")
 
 
 class HfModels(FamilyModels):
@@ -54,6 +71,8 @@ class HfModels(FamilyModels):
         """Whether the latest model takes an attention_mask."""
         self._packs = False
         """Whether the latest model separates samples by their positions."""
+        self._config: Any = None
+        """The config of the latest model."""
         self._head: ChunkedHead | None = None
         """The head of the latest model, if its loss is chunked."""
 
@@ -73,7 +92,7 @@ class HfModels(FamilyModels):
             import transformers
         except ImportError as error:
             raise UnsupportedError(f"transformers cannot be imported: {error}") from error
-        config = copy.deepcopy(_config(spec))  # transformers writes into it
+        self._config = config = copy.deepcopy(_config(spec))  # transformers writes into it
         made = getattr(transformers, _CLASSES[spec.recipe["task"]])
         trusted = bool(spec.recipe["code"])  # --trust-remote-code was given, or there is no code
         lora = spec.recipe["lora"]
@@ -96,6 +115,9 @@ class HfModels(FamilyModels):
             except (ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
                 axes = ("attention",) if chosen else ()
                 raise UnsupportedError(f"transformers: {_first_line(error)}", *axes) from error
+            except IndexError as error:
+                reason = "transformers cannot draw its weights where DeepSpeed shards them"
+                raise UnsupportedError(reason, "zero_stage") from error
             takes = inspect.signature(module.forward).parameters
             self._takes_mask = "attention_mask" in takes
             code = inspect.getsource(sys.modules[type(module).__module__])
@@ -119,8 +141,9 @@ class HfModels(FamilyModels):
         self, spec: ModelSpec, micro_batch: int, seq_len: int, generator: torch.Generator | None
     ) -> Batch:
         """Random tokens, int64: `input_ids` (B, T), and `labels` by the task: (B, T), (B, U), or
-        (B) for classification."""
-        config = _config(spec).get_text_config()
+        (B) for classification. Images and sound are those of `samples`."""
+        whole = _config(spec)
+        config = whole.get_text_config()
 
         def tokens(length: int) -> Tensor:
             # Some models summarize a sample at its first padding: there is none.
@@ -129,6 +152,13 @@ class HfModels(FamilyModels):
                 generator=generator,
             )  # fmt: skip
 
+        match spec.recipe["task"]:
+            case "image-classification":
+                return samples.images(config, micro_batch, generator)
+            case "speech-seq2seq":
+                return samples.speech(config, micro_batch, tokens(seq_len), generator)
+            case "ctc":
+                return samples.sound(config, micro_batch, seq_len, tokens, generator)
         ids_bt = tokens(seq_len)
         match spec.recipe["task"]:
             case "causal":
@@ -141,6 +171,9 @@ class HfModels(FamilyModels):
             case "classification":
                 labels_b = torch.randint(config.num_labels, (micro_batch,), generator=generator)
                 return {"input_ids": ids_bt, "labels": labels_b}
+            case "image-text":
+                lengths = [seq_len] * micro_batch
+                return samples.images_and_text(spec, whole, ids_bt, lengths, generator)
         raise UnsupportedError(
             f"task {spec.recipe['task']} is not known to this version of the probes"
         )
@@ -150,6 +183,9 @@ class HfModels(FamilyModels):
         not count."""
         config = _config(spec).get_text_config()
         past_bt = past(lengths, batch["input_ids"].shape[1])
+        if spec.recipe["task"] == "image-text":
+            seeded, ids_bt = torch.Generator().manual_seed(0), batch["input_ids"]
+            batch = samples.images_and_text(spec, _config(spec), ids_bt, lengths, seeded)
         found = batch | {"input_ids": batch["input_ids"].masked_fill(past_bt, config.pad_token_id)}
         if spec.recipe["task"] == "seq2seq":
             said = [target_len(spec, length) for length in lengths]
@@ -185,29 +221,38 @@ class HfModels(FamilyModels):
         return found
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        with _as_with_data(batch):
+        with ExitStack() as stack:
+            stack.enter_context(_as_with_data(batch))
+            if _is_without_data(batch):
+                batch = stack.enter_context(samples.without_data(model, batch))
             if self._head is not None:
                 return self._head.loss(model, batch)
+            if "input_values" in batch:
+                config: Any = self._config
+                logits_btv = model(input_values=batch["input_values"]).logits
+                return samples.ctc_loss(config, logits_btv, batch["labels"])
             mean: Tensor = model(**batch).loss
             return mean
 
     def sizes(self, spec: ModelSpec, module: nn.Module) -> tuple[int, int]:
         config = _config(spec).get_text_config()
-        classifies = spec.recipe["task"] == "classification"
+        classifies = spec.recipe["task"] in _CLASSIFIES
         outputs = config.num_labels if classifies else config.vocab_size
         return int(config.hidden_size), int(outputs)
 
     def units(self, module: nn.Module) -> Iterator[nn.Module]:
         """The blocks that the model itself wants whole, without those that share a parameter: a
-        tied embedding belongs to no block."""
+        tied embedding belongs to no block. Without such names, the members of its lists."""
         names = set(getattr(module, "_no_split_modules", None) or ())
+        listed = set() if names else set(in_lists(module))
         shared = _shared(module)
         found: set[nn.Module] = set()
 
         def walk(parent: nn.Module) -> Iterator[nn.Module]:
             for child in parent.children():
                 mine = {id(parameter) for parameter in child.parameters()}
-                is_unit = type(child).__name__ in names and mine and not mine & shared
+                named = type(child).__name__ in names or child in listed
+                is_unit = named and mine and not mine & shared
                 if is_unit and child not in found:
                     found.add(child)
                     yield child
@@ -220,8 +265,13 @@ class HfModels(FamilyModels):
         """Have transformers draw the weights."""
         parts = _inside_out(unit) if within else [unit]
         for part in parts:
-            module._initialize_weights(part)  # type: ignore[operator]
             adapted: Any = part
+            if is_parametrized(part, "weight"):  # as by a norm: transformers draws a copy
+                with torch.no_grad():
+                    adapted.weight = init.kaiming_uniform_(
+                        torch.empty_like(adapted.weight), math.sqrt(5)
+                    )
+            module._initialize_weights(part)  # type: ignore[operator]
             if hasattr(part, "reset_lora_parameters"):
                 for name in adapted.lora_A:
                     adapted.reset_lora_parameters(name, True)
@@ -283,12 +333,16 @@ def target_len(spec: ModelSpec, seq_len: int) -> int:
     return int(spec.recipe["target_len"] or max(1, seq_len // 4))
 
 
+def _is_without_data(batch: Batch) -> bool:
+    return detect_fake_mode(list(batch.values())) is not None or emulating()
+
+
 def _as_with_data(batch: Batch) -> AbstractContextManager[object]:
     """On tensors without values, tell a model whether a row is one sample. It would look at the
     positions, and make a mask if it cannot."""
     from transformers import masking_utils
 
-    if detect_fake_mode(list(batch.values())) is None and not emulating():
+    if not _is_without_data(batch):
         return nullcontext()
     packed = torch.zeros_like if "position_ids" in batch else lambda position_ids: None
     return patch.object(masking_utils, "find_packed_sequence_indices", packed)
@@ -304,9 +358,9 @@ class ChunkedHead:
             raise UnsupportedError(f"its head is {type(head).__name__}", "loss")
         self._config: Any = module.config
         self._shift_right = None
-        if task == "seq2seq":
+        if task in ("seq2seq", "speech-seq2seq"):
             self._shift_right = module.prepare_decoder_input_ids_from_labels
-        self._predicts_next = task == "causal"
+        self._predicts_next = task in ("causal", "image-text")
         self._softcap: float | None = getattr(self._config, "final_logit_softcapping", None)
         if self._softcap is not None:
             self._config.final_logit_softcapping = None  # done here instead
@@ -372,7 +426,10 @@ def _config_of(text: str, code: str) -> Any:
     of_text = config.get_text_config()
     if getattr(of_text, "pad_token_id", None) is None:
         of_text.pad_token_id = 0  # classification looks for it; no token is 0
-    config.use_cache = False  # only for generation
+    config.use_cache = of_text.use_cache = False  # only for generation
+    for name in ("layerdrop", "encoder_layerdrop", "decoder_layerdrop"):
+        if hasattr(config, name):
+            setattr(config, name, 0.0)  # the peak is that of all layers, which DDP waits for
     return config
 
 

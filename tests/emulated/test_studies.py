@@ -316,3 +316,18 @@ def test_the_faster_of_unlike_cards_gets_more_samples(emulate: Emulate, tmp_path
         "--micro-batch-per-rank", "8+8,8+11,8+32",
     )  # fmt: skip
     assert Best.read(out / "best.json").config.micro_batch_per_rank == "8+11"
+
+
+def test_images_with_text_are_weighed_and_the_largest_decides(
+    emulate: Emulate, tmp_path: Path
+) -> None:
+    """On cards that compute nothing a model cannot look at its images' sizes."""
+    peaks = {}
+    for sizes in ("448x448", "448x448,448x896"):
+        rows = tuned(
+            emulate("1xA100-80GB"), tmp_path / sizes, "--model", "qwen2.5-vl-3b-tiny",
+            "--image-size", sizes, "--seq-len", "64", "--micro-batch", "8",
+        )  # fmt: skip
+        assert {row["verdict"] for row in rows} <= {"ok", "pruned"}
+        peaks[sizes] = max(float(row["peak_device_bytes"]) for row in rows)
+    assert peaks["448x448,448x896"] > 1.01 * peaks["448x448"]

@@ -37,7 +37,8 @@ def test_the_counts_of_gpt_are_its_closed_form(depth: int) -> None:
 PUBLISHED = {
     "t5-small": 60.5e6, "gemma-3-1b": 1.00e9, "gemma-3-27b": 27.0e9, "mamba-7b": 7.27e9,
     "mamba2": 2.70e9, "llama-3-8b": 8.03e9, "qwen3-8b": 8.19e9, "mixtral": 46.7e9,
-    "gpt2": 124.4e6, "bert-large": 335.2e6,
+    "gpt2": 124.4e6, "bert-large": 335.2e6, "vit-base": 86.57e6, "whisper-small": 241.7e6,
+    "wav2vec2-base": 94.4e6, "qwen2.5-vl-3b": 3.75e9,
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -31,12 +32,17 @@ pytest.importorskip("transformers")
 
 FEW = ["llama-3-8b-tiny", "t5-small-tiny", "gemma-3-1b-tiny", "mamba2-tiny"]
 """What differs most in how it is built: plain, encoder and decoder, windows, no attention."""
-ALL = [pytest.param(n, marks=[] if n in FEW else pytest.mark.campaign) for n in SMALL]
+SENSES = ["vit-base-tiny", "whisper-small-tiny", "wav2vec2-base-tiny", "qwen2.5-vl-3b-tiny"]
+"""What has images or sound."""
+ALL = [pytest.param(n, marks=[] if n in (*FEW, *SENSES) else pytest.mark.campaign) for n in SMALL]
 
 
 @cache
 def workload(name: str) -> Workload:
-    return counted(name, (usual_depth(uncounted(name)),), (32,))
+    found = counted(name, (usual_depth(uncounted(name)),), (32,))
+    if "mask_time_prob" in found.recipe["config"]:
+        found.recipe["config"]["mask_time_prob"] = 0.0  # transformers draws masks by no seed
+    return found
 
 
 def trained(name: str, engine: str, of: Workload | None = None, **how: Any) -> Trained:
@@ -50,12 +56,21 @@ def reference(name: str) -> Trained:
     return trained(name, "ddp", copy=True)
 
 
+def refused_when_sharded(name: str, engine: str, stage: int) -> None:
+    """Skip what transformers itself cannot make."""
+    if name.startswith("wav2vec2") and (engine, stage) == ("deepspeed", 3):
+        with pytest.raises(AssertionError, match="cannot draw its weights where DeepSpeed shards"):
+            trained(name, engine, stage=stage, steps=0)
+        pytest.skip("transformers cannot draw its weights")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "engine", [("deepspeed", 3), ("fsdp", 3), *campaign((("deepspeed", 0),))], ids=str
 )
 @pytest.mark.parametrize("name", ALL)
 def test_losses_agree_with_plain_data_parallelism(name: str, engine: tuple[str, int]) -> None:
+    refused_when_sharded(name, *engine)
     plain = reference(name)
     found = trained(name, engine[0], stage=engine[1], copy=True)
     assert found.losses == pytest.approx(plain.losses, rel=1e-4)
@@ -68,6 +83,7 @@ def test_losses_agree_with_plain_data_parallelism(name: str, engine: tuple[str, 
 @pytest.mark.parametrize("name", ALL)
 def test_weights_are_drawn_as_in_a_model_that_is_made_whole(name: str, engine: str) -> None:
     """However they are sharded as they are made."""
+    refused_when_sharded(name, engine, 3)
     of = workload(name)
     drawn = trained(name, engine, stage=3, statistics=True, steps=0).drawn
     torch.manual_seed(0)
@@ -154,7 +170,8 @@ def test_the_units_of_a_family_are_its_blocks_and_share_nothing(name: str) -> No
     made = family("hf")
     module = made.make(of.spec(depth))
     units = list(made.units(module))
-    assert len(units) in (depth, 2 * depth)
+    blocks = [unit for unit in units if not re.search("Embed|Conv", type(unit).__name__)]
+    assert len(blocks) in (depth, 2 * depth)
     held = [id(p) for unit in units for p in unit.parameters()]
     assert len(held) == len(set(held))
 

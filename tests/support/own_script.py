@@ -131,7 +131,10 @@ def words(count: int) -> str:
     return " ".join(f"w{number}" for number in torch.randint(VOCAB - 8, (count,)).tolist())
 
 
-def trl(asked: argparse.Namespace, kind: str, rows: list[dict[str, str]], **more: Any) -> None:
+def trl(
+    asked: argparse.Namespace, kind: str, rows: list[dict[str, Any]], model: Any = None,
+    processor: Any = lambda tokenizer: tokenizer, **more: Any,
+) -> None:  # fmt: skip
     """With the trainer of that kind, which prints the samples of a second as its own figure."""
     import trl
     from datasets import Dataset as Rows  # type: ignore[import-untyped]
@@ -165,8 +168,9 @@ def trl(asked: argparse.Namespace, kind: str, rows: list[dict[str, str]], **more
         save_strategy="no", gradient_checkpointing=False, **settings,
     )  # fmt: skip
     getattr(trl, f"{kind}Trainer")(
-        model=LlamaForCausalLM(config), args=arguments, train_dataset=Rows.from_list(rows),
-        processing_class=tokenizer, callbacks=[Told()],
+        model=model or LlamaForCausalLM(config), args=arguments,
+        train_dataset=Rows.from_list(rows), processing_class=processor(tokenizer),
+        callbacks=[Told()],
         **{name: make(config) for name, make in more.items()},
     ).train()  # fmt: skip
 
@@ -187,6 +191,54 @@ def grpo(asked: argparse.Namespace) -> None:
     settings = {"num_generations": 4, "max_completion_length": 8, "num_iterations": 4}
     trl(asked, "GRPO", [{"prompt": words(9)} for _ in range(999)], settings=settings,
         reward_funcs=lambda _: reward)  # fmt: skip
+
+
+def vlm(asked: argparse.Namespace) -> None:
+    """Images of 56x56 in a model that makes 4 tokens of each, and a few words."""
+    from PIL import Image
+    from transformers import (
+        Qwen2_5_VLConfig,
+        Qwen2_5_VLForConditionalGeneration,
+        Qwen2_5_VLProcessor,
+        Qwen2VLImageProcessor,
+    )
+
+    marks: Any = {"vision_start_token_id": 250, "vision_end_token_id": 251, "image_token_id": 252,
+             "video_token_id": 253}  # fmt: skip
+    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2,
+              "out_hidden_size": 64, "fullatt_block_indexes": [0]}  # fmt: skip
+    config = Qwen2_5_VLConfig(
+        vision_config=vision, **marks, text_config={
+            "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, **marks,
+            "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": VOCAB,
+            "rope_parameters": {"rope_type": "default", "mrope_section": [4, 6, 6]},
+        },
+    )  # fmt: skip
+
+    class Processor(Qwen2_5_VLProcessor):
+        def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> type:
+            return type(argument)  # that of videos is missing without torchvision
+
+    def processor(tokenizer: Any) -> Any:
+        names = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+        tokenizer.add_special_tokens({"additional_special_tokens": names})
+        made: Any = Processor
+        return made(
+            Qwen2VLImageProcessor(min_pixels=56 * 56, max_pixels=56 * 56),
+            tokenizer,
+            chat_template="{% for m in messages %}{% for c in m.content %}"
+            "{% if c.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+            "{% else %}{{ c.text }}{% endif %}{% endfor %} {% endfor %}",
+        )
+
+    rows = [
+        {"images": [Image.new("RGB", (56, 56))],
+         "prompt": [{"role": "user", "content": words(5)}],
+         "completion": [{"role": "assistant", "content": words(7)}]}
+        for _ in range(200)
+    ]  # fmt: skip
+    trl(asked, "SFT", rows, model=Qwen2_5_VLForConditionalGeneration(config), processor=processor,
+        settings={"max_length": None})  # fmt: skip
 
 
 def accelerate(asked: argparse.Namespace) -> None:

@@ -193,8 +193,12 @@ def train(rank: int, asked: dict[str, Any]) -> None:
         total = torch.zeros(())
         for i in range(micro_steps):
             first = before + i * micro_batch
-            these = slice(first, first + micro_batch)
-            batch = {name: tensor[these] for name, tensor in whole.items()}
+            # An image has a row for each of its patches.
+            rows = {name: len(each) // asked["global_batch"] for name, each in whole.items()}
+            batch = {
+                name: tensor[n * first : n * (first + micro_batch)]
+                for (name, tensor), n in zip(whole.items(), rows.values(), strict=True)
+            }
             total += engine.forward_backward(batch, last=i == micro_steps - 1).float()
         if step == 0 and asked["vector"]:
             keep_gradients(engine, Path(asked["folder"]))

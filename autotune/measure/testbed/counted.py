@@ -28,7 +28,8 @@ def counted(
 ) -> tuple[Workload, Counted]:
     """`workload` with the counts of its model, and the counts."""
     if (mix := workload.length_mix) is not None:
-        seq_lens = sorted({*seq_lens, *map(mix.weighted_mean, seq_lens)})
+        of_mix = mix.lengths if "images" in workload.recipe else map(mix.weighted_mean, seq_lens)
+        seq_lens = sorted({*seq_lens, *of_mix})
     family = FAMILIES[workload.family]
     looked_at = family.looked_at(workload.recipe, seq_lens)
     found = count(Count(

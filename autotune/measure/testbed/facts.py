@@ -9,7 +9,7 @@ from autotune.space.axes import AXES
 from autotune.space.mix import LengthMix
 from autotune.space.models import hf
 from autotune.space.models.counted import CountedShape
-from autotune.space.models.defaults import GptTraits
+from autotune.space.models.defaults import GptTraits, shown_sizes
 from autotune.space.options import Options
 from autotune.space.space import LEFT_OUT, Fixed
 from autotune.space.workload import Workload
@@ -43,15 +43,16 @@ def facts(options: Options, workload: Workload, device: Device, dtype_why: str) 
         Fixed("model", options.model.name, "--model"),
         *sizes,
         Fixed("dtype", workload.dtype, dtype_why),
-        *([] if workload.length_mix is None else [_mix(workload.length_mix)]),
+        *([] if (mix := workload.length_mix) is None else [_mix(mix, options)]),
         Fixed("device", device.infos[0].name, device.why),
     ]
 
 
-def _mix(mix: LengthMix) -> Fixed:
+def _mix(mix: LengthMix, options: Options) -> Fixed:
+    flag = "--length-mix" if options.space.length_mix else "--image-size"
     first, last = mix.lengths[0], mix.lengths[-1]
     what = f"{mix.samples} samples of {first} to {last} tokens, {mix.mean(last):.0f} in the mean"
-    return Fixed("lengths", what, f"--length-mix {mix.file}")
+    return Fixed("lengths", what, f"{flag} {mix.file}")
 
 
 def _count(shape: CountedShape) -> str:
@@ -70,6 +71,13 @@ def _task(options: Options, workload: Workload, device_kind: str) -> list[Fixed]
             Fixed("target_len", str(said), "--target-len") if said
             else Fixed("target_len", "a quarter of seq_len", "default, as T5's; --target-len")
         )  # fmt: skip
+    if token := workload.recipe.get("token"):
+        fixed.append(Fixed("token", token, "the model's"))
+    if images := workload.recipe.get("images"):
+        sizes = shown_sizes(each["size"] for each in images)
+        takes = ", ".join(str(each["tokens"]) for each in images)
+        why = "--image-size" if options.model.image_size else "default; --image-size"
+        fixed.append(Fixed("images", f"{sizes}, of {takes} tokens", why))
     if kernels := workload.recipe.get("kernels"):
         why = "installed, or assumed to be"
         if device_kind == "cpu":

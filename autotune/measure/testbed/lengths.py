@@ -79,6 +79,8 @@ def _histogram(path: Path, size_bytes: int, changed_ns: int) -> Counter[int]:
 
 def at_longest(options: Options) -> Options:
     """`options` with all samples as long as the longest. Raises as `read_mix` does."""
+    if sizes := options.model.image_size:
+        options = options.but(image_size=(max(sizes, key=math.prod),))
     mix = read_mix(options.space)
     if mix is None:
         return options

@@ -34,8 +34,9 @@ from autotune.space.axes import AXES
 from autotune.space.engines import AUTO, engine_for
 from autotune.space.mix import LengthMix
 from autotune.space.models import FAMILIES, gpt
-from autotune.space.models.defaults import Defaults
+from autotune.space.models.defaults import Defaults, shown_sizes
 from autotune.space.options import Options
+from autotune.space.options.flag import listed
 from autotune.space.space import Fixed, Space
 from autotune.space.workload import Workload
 from autotune.wire.helpers import Counted
@@ -169,12 +170,26 @@ def _model(options: Options, device_kind: str, known: Workload | None, *, fused:
     if options.model.target_len is not None and "target_len" in recipe:
         _check_positions(options, "--target-len", options.model.target_len, recipe)
     defaults = family.defaults(recipe, device_kind)
+    if options.space.length_mix is not None and (why := family.one_length(recipe)):
+        raise UsageError(f"--length-mix {options.space.length_mix}: {why}; leave it out")
     mix = known.length_mix if known is not None else read_mix(options.space)
     depths = options.space.axes.get("depth", defaults.depth)
-    seq_lens = _cut_to(options, mix, recipe, defaults)
+    seq_lens = _cut_to(options, None if recipe.get("images") else mix, recipe, defaults)
     for depth in depths:
         family.check_depth(recipe, depth)
     _check_positions(options, "--seq-len", max(seq_lens), recipe)
+    if why := family.wrong_length(recipe, min(seq_lens)) or family.wrong_length(
+        recipe, max(seq_lens)
+    ):
+        raise UsageError(f"--seq-len {listed(seq_lens)}: {options.model.name}: {why}")
+    if found := family.mixed(recipe, max(seq_lens)):
+        if len(seq_lens) > 1:
+            raise UsageError(
+                f"--seq-len {listed(seq_lens)}: with several sizes of images, name one: the"
+                " length of a sample with the largest"
+            )
+        mix = LengthMix.of(shown_sizes(each["size"] for each in recipe["images"]), found)
+        recipe = recipe | {"longest": max(seq_lens)}
     return _Model(recipe=recipe, defaults=defaults, depths=depths, seq_lens=seq_lens, mix=mix)
 
 

@@ -26,6 +26,7 @@ from autotune.result.export import (
 )
 from autotune.result.export.format import Exported
 from autotune.result.files import write_whole
+from autotune.space.models.tasks import SAMPLES
 from autotune.space.workload import RECORDED, SCRIPTS
 
 FOLDER = "exports"
@@ -38,8 +39,9 @@ class ExportRow:
 
     make: Callable[[Best], Exported | None]
     """A pure function of a result; it returns None if the format does not fit the result."""
-    models: Literal["all", "transformers", "gpt"]
-    """Studies with these models write it without being asked."""
+    models: Literal["all", "transformers", "text", "gpt"]
+    """Studies with these models write it without being asked. "text": transformers' own that read
+    text."""
     checked: Literal["launched", "parsed", "names checked"]
     """How it is tested: in runs of the tool itself, by its own parser, or by its names."""
     checked_how: str = ""
@@ -74,19 +76,19 @@ EXPORTS = {
         " takes the right ones; with `--base` also a BitsAndBytesConfig",
     ),
     "trl": ExportRow(
-        make=trl.export, models="transformers", checked="launched",
+        make=trl.export, models="text", checked="launched",
         content="SFTConfig; with `--lora` also the LoraConfig, which peft made",
     ),
     "axolotl": ExportRow(
-        make=axolotl.export, models="transformers", checked="parsed",
+        make=axolotl.export, models="text", checked="parsed",
         checked_how="by axolotl 0.19", content=_TO_MERGE,
     ),
     "llama-factory": ExportRow(
-        make=llama_factory.export, models="transformers", checked="parsed",
+        make=llama_factory.export, models="text", checked="parsed",
         checked_how="by LLaMA-Factory 0.9.5", content=_TO_MERGE,
     ),
     "ms-swift": ExportRow(
-        make=ms_swift.export, models="transformers", checked="parsed",
+        make=ms_swift.export, models="text", checked="parsed",
         checked_how="by ms-swift 4.6",
         content="YAML for `swift sft` and `swift pt`, which take model and data after it; with"
         " `--lora` the adapters",
@@ -97,7 +99,7 @@ EXPORTS = {
         content="Python: a Trainer with its strategy",
     ),
     "torchtitan": ExportRow(
-        make=torchtitan.export, models="transformers", checked="parsed",
+        make=torchtitan.export, models="text", checked="parsed",
         checked_how="by torchtitan 0.3", content="Python config", of_script=True,
     ),
     "nanochat": ExportRow(
@@ -139,7 +141,9 @@ def left_out(best: Best, made: Collection[str]) -> str:
         row = EXPORTS[name]
         why = row.without.format(engine=best.config.engine)
         if row.models != "all":
-            why = f"they are for {row.models} models; --format writes them"
+            kind = "transformers" if best.config.task is None else row.models
+            kind = "gpt" if row.models == "gpt" else kind
+            why = f"they are for {kind} models; --format writes them"
         whys.setdefault(why, []).append(name)
     return "; ".join(f"not {', '.join(each)}: {why}" for why, each in whys.items())
 
@@ -153,10 +157,12 @@ def write(best: Best, folder: Path, names: Collection[str] | None = None) -> dic
         UsageError: a named format does not fit the result.
         OSError: a file cannot be written.
     """
-    model = best.config.model
+    model, task = best.config.model, best.config.task
     own = model.startswith(("factory:", *SCRIPTS))
     script = best.command is not None
     fits = {"all", "gpt" if model == "gpt" else "" if own else "transformers"}
+    if "transformers" in fits and (task is None or SAMPLES[task].has_text):
+        fits.add("text")
     made: dict[str, Exported] = {}
     for name in EXPORTS if names is None else names:
         row = EXPORTS[name]

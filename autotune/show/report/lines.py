@@ -125,8 +125,10 @@ class Lines:
     @property
     def _rate(self) -> str:
         """Name of the rate that is shown first."""
-        lengths, family = self.space.axes["seq_len"], self.space.workload.model.partition(":")[0]
-        alone = family == "factory" and tuple(lengths) == (1,)  # a sample is one token
+        lengths, recipe = self.space.axes["seq_len"], self.space.workload.recipe
+        family = self.space.workload.model.partition(":")[0]
+        # A sample is one token.
+        alone = tuple(lengths) == (1,) and (family == "factory" or "token" in recipe)
         return "samples/s" if alone or self.objective == "samples_per_s" else "tok/s"
 
     @property

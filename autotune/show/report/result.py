@@ -193,7 +193,7 @@ def _speed(best: Best) -> str:
     unit, scale = ("s", 1.0) if step.median >= 1 else ("ms", 1e3)
     median, low, high = (f"{value * scale:.4g}" for value in (step.median, step.low, step.high))
     alone = config.has_samples_alone
-    samples = alone or best.objective == "samples_per_s"
+    samples = alone or best.objective == "samples_per_s" or best.config.token is not None
     return (
         (f"{si(measured.samples_per_s)} samples/s, " if samples else "")
         + ("" if alone else f"{si(measured.tokens_per_s)} tokens/s, ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +19,8 @@ MICRO_BATCHES = {
     "cuda": (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128),
 }
 LENGTHS = {"cpu": (64, 128), "cuda": (1024, 2048)}
+ImageSize = tuple[int, int]
+"""Width and height in pixels."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class ModelRequest:
     model: str
     task: str | None = None
     target_len: int | None = None
+    image_size: tuple[ImageSize, ...] | None = None
     trust_remote_code: bool = False
     lora: Lora | None = None
     gpt: GptTraits | None = None
@@ -54,6 +58,7 @@ class ModelRequest:
         """Raises `UsageError` for options that only models of transformers have."""
         given = {
             "--task": self.task, "--target-len": self.target_len, "--lora": self.lora,
+            "--image-size": shown_sizes(self.image_size or ()) or None,
             "--trust-remote-code": self.trust_remote_code or None,
         }  # fmt: skip
         for flag, value in given.items():
@@ -75,6 +80,24 @@ class GptTraits:
     """Whether embedding and head are one matrix."""
     softcap: int | None = None
     """A tanh keeps logits within this of 0 (Gemma 2, arXiv 2408.00118, section 2)."""
+
+
+def parse_sizes(text: str, flag: str) -> tuple[ImageSize, ...]:
+    """Sizes of images as "448x448,1344x896".
+
+    Raises:
+        UsageError: the text has another form.
+    """
+    found = [re.fullmatch(r"\s*(\d{1,5})x(\d{1,5})\s*", part) for part in text.split(",")]
+    sizes = tuple((int(each[1]), int(each[2])) for each in found if each)
+    if len(sizes) < len(found) or not all(map(all, sizes)):
+        raise UsageError(f"{flag} {text}: write WIDTHxHEIGHT in pixels, as 448x448,1344x896")
+    return sizes
+
+
+def shown_sizes(sizes: Iterable[Sequence[int]]) -> str:
+    """Sizes as `parse_sizes` reads them."""
+    return ",".join(f"{width}x{height}" for width, height in sizes)
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,19 @@ class Family(ABC):
         """The longest sample that a model takes; None if there is no limit."""
         return None
 
+    def wrong_length(self, recipe: Mapping[str, Any], seq_len: int) -> str:
+        """Why no sample has that length, and what would be right; empty if some have."""
+        return ""
+
+    def mixed(self, recipe: Mapping[str, Any], seq_len: int) -> dict[int, int]:
+        """Numbers of samples by length, where the model's own differ and `seq_len` is that of the
+        longest; else empty."""
+        return {}
+
+    def one_length(self, recipe: Mapping[str, Any]) -> str:
+        """Why its samples have no lengths of the user's; empty if they may."""
+        return ""
+
     def check_depth(self, recipe: Mapping[str, Any], depth: int) -> None:
         """Raises `UsageError` if no model of that `recipe` has so many blocks."""
         return

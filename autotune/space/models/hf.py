@@ -8,27 +8,26 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from autotune.errors import UsageError
 from autotune.installed import missing
 from autotune.space.models.defaults import (
     BLOCK_FLOATS,
-    LENGTHS,
     MICRO_BATCHES,
     Defaults,
     ModelRequest,
 )
 from autotune.space.models.family import Family
+from autotune.space.models.tasks import SAMPLES, TASKS, guessed, samples
 
-Task = Literal["causal", "seq2seq", "masked", "classification"]
-TASKS: tuple[str, ...] = get_args(Task)
 PREFIX = "hf:"
 TINY = "-tiny"
 FUSED = "mamba-ssm"
@@ -43,6 +42,8 @@ _RELATIVE = ("t5", "mt5", "umt5", "longt5")
 """Types of model in which `n_positions` limits nothing."""
 _EVEN = ("mamba", "falcon_mamba")
 """Types of model without attention, which loop over tokens without their kernels."""
+_OF_SOUND = ("conv_", "tdnn_")
+"""Lists with an entry for each layer before or after the blocks begin so."""
 _SHORT = 64
 _SCANS = {"mamba": 9, "falcon_mamba": 9, "mamba2": 12}
 """Bytes of bf16 a token and inner channel that a block keeps with the kernels of mamba-ssm. They
@@ -61,12 +62,6 @@ _CHUNK_BYTES = (12, 30)
 """The same for mamba2: a token, head and token of its chunk; and a token and inner channel."""
 _PADDED = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm")
 """Types of model whose positions begin after the padding's."""
-_TASKS = {
-    "ForCausalLM": "causal", "LMHeadModel": "causal", "ForConditionalGeneration": "seq2seq",
-    "ForMaskedLM": "masked", "ForPreTraining": "masked",
-    "ForSequenceClassification": "classification",
-}  # fmt: skip
-"""Tasks by the ends of architectures' names."""
 
 
 @cache
@@ -103,9 +98,11 @@ class Hf(Family):
                 " --trust-remote-code to run it"
             )
         left_out: list[str] = []
-        if _depth(config) is None and isinstance(config.get("text_config"), dict):
+        sees = (asked.task or guessed(config)) == "image-text"
+        if not sees and _with_blocks(config) is not config:
             config, left_out = _text_of(asked.model, config)
         task = asked.task or _task(asked.model, config)
+        of_samples = samples(asked.model, task, config, asked.image_size)
         if asked.target_len is not None and task != "seq2seq":
             raise UsageError(
                 f"--target-len {asked.target_len}: only for seq2seq models; {asked.model} is"
@@ -118,33 +115,48 @@ class Hf(Family):
             "code": str(folder) if "auto_map" in config else "",
             "lora": None if asked.lora is None else asdict(asked.lora),
             "left_out": left_out,
+            **of_samples,
             **({"kernels": _kernels(asked)} if config["model_type"] in _SCANS else {}),
         }
 
     def defaults(self, recipe: Mapping[str, Any], device_kind: str) -> Defaults:
-        config = recipe["config"]
         most = self.most_seq_len(recipe)
-        lengths = [n for n in LENGTHS[device_kind] if most is None or n <= most]
+        usual = SAMPLES[recipe["task"]].lengths(recipe, device_kind)
+        lengths = [n for n in usual if most is None or n <= most]
         return Defaults(
-            depth=(_depth(config) or 1,),
+            depth=(_depth(recipe["config"]) or 1,),
             seq_len=tuple(lengths) or (most or 1,),
             micro_batch=MICRO_BATCHES[device_kind],
             vocab_size=0,
         )
 
     def lacks(self, recipe: Mapping[str, Any], axis: str, value: str) -> str:
-        if axis == "loss" and value != "whole" and recipe["task"] == "classification":
-            return "classification has a few logits a sample, and nothing to cut into chunks"
+        if axis == "loss" and value != "whole":
+            return SAMPLES[recipe["task"]].whole_loss
         return missing("bitsandbytes") if axis == "base" and value in ("nf4", "int8") else ""
 
     def most_seq_len(self, recipe: Mapping[str, Any]) -> int | None:
-        config = recipe["config"]
-        if config["model_type"] in _RELATIVE:
+        config = _with_blocks(recipe["config"])
+        if recipe["config"]["model_type"] in _RELATIVE:
             return None
+        if (most := SAMPLES[recipe["task"]].most(config)) is not None:
+            return most
         most = next((config[n] for n in _POSITIONS if isinstance(config.get(n), int)), None)
-        if most is not None and config["model_type"] in _PADDED:
+        if most is not None and recipe["config"]["model_type"] in _PADDED:
             return int(most - (config.get("pad_token_id") or 0) - 1)
         return most
+
+    def wrong_length(self, recipe: Mapping[str, Any], seq_len: int) -> str:
+        return SAMPLES[recipe["task"]].wrong(recipe, seq_len)
+
+    def mixed(self, recipe: Mapping[str, Any], seq_len: int) -> dict[int, int]:
+        images = recipe.get("images", ())
+        if len(images) < 2:
+            return {}
+        return Counter(seq_len - images[-1]["tokens"] + each["tokens"] for each in images)
+
+    def one_length(self, recipe: Mapping[str, Any]) -> str:
+        return SAMPLES[recipe["task"]].one_length
 
     def check_depth(self, recipe: Mapping[str, Any], depth: int) -> None:
         config = recipe["config"]
@@ -162,7 +174,8 @@ class Hf(Family):
         return dict(recipe) if same else self.of_blocks(recipe, range(depth))
 
     def of_blocks(self, recipe: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
-        config = dict(recipe["config"])
+        whole = recipe["config"]
+        config = dict(_with_blocks(whole))
         if _depth(config) is None:
             return dict(recipe)
         for name, value in _by_block(config).items():
@@ -170,10 +183,12 @@ class Hf(Family):
         for name in (*_DEPTHS, *_OTHER_DEPTHS):
             if config.get(name) is not None:
                 config[name] = len(places)
+        if _with_blocks(whole) is not whole:
+            config = whole | {"text_config": config}
         return {**recipe, "config": config}
 
     def kinds(self, recipe: Mapping[str, Any], depth: int) -> list[int]:
-        lists = _by_block(recipe["config"]).values()
+        lists = _by_block(_with_blocks(recipe["config"])).values()
         values = [[each[i % _period(each)] for each in lists] for i in range(depth)]
         return [values.index(each) for each in values]
 
@@ -300,12 +315,8 @@ def _text_of(model: str, config: Mapping[str, Any]) -> tuple[dict[str, Any], lis
 
 
 def _task(model: str, config: Mapping[str, Any]) -> str:
-    if config.get("is_encoder_decoder"):
-        return "seq2seq"
-    for architecture in config.get("architectures") or ():
-        for end, task in _TASKS.items():
-            if str(architecture).endswith(end):
-                return task
+    if (task := guessed(config)) is not None:
+        return task
     raise UsageError(
         f"--model {model}: its config does not name its task; pass --task, one of"
         f" {', '.join(TASKS)}"
@@ -313,7 +324,15 @@ def _task(model: str, config: Mapping[str, Any]) -> str:
 
 
 def _depth(config: Mapping[str, Any]) -> int | None:
-    return next((config[name] for name in _DEPTHS if isinstance(config.get(name), int)), None)
+    blocks = _with_blocks(config)
+    return next((blocks[name] for name in _DEPTHS if isinstance(blocks.get(name), int)), None)
+
+
+def _with_blocks(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a config that has the depth: that of the text, in one for several media."""
+    if any(isinstance(config.get(name), int) for name in _DEPTHS):
+        return config
+    return config["text_config"] if isinstance(config.get("text_config"), dict) else config
 
 
 def _by_block(config: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -322,9 +341,12 @@ def _by_block(config: Mapping[str, Any]) -> dict[str, list[Any]]:
     lists = {
         name: value
         for name, value in config.items()
-        if isinstance(value, list) and len(value) == whole and name != "architectures"
+        if isinstance(value, list)
+        and len(value) == whole
+        and name != "architectures"
+        and not name.startswith(_OF_SOUND)
     }
-    if not lists and config["model_type"].startswith("gemma3"):
+    if not lists and config.get("model_type", "").startswith("gemma3"):
         # transformers' default.
         pattern = config.get("sliding_window_pattern") or 6
         kinds = ["sliding_attention"] * (pattern - 1) + ["full_attention"]

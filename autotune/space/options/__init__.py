@@ -77,7 +77,8 @@ class Options:
     def _check_script(self) -> None:
         """Refuses options that a script decides itself."""
         asked = self.flat()
-        for key in ("task", "target_len", "lora", "trust_remote_code", "preset", "gpt", "routing"):
+        own = ("task", "target_len", "image_size", "lora", "trust_remote_code", "preset", "gpt")
+        for key in (*own, "routing"):
             if asked[key] not in (None, False):
                 raise UsageError(f"{FLAGS[key].name}: the script has its own; leave it out")
         if self.model.name != "gpt":

@@ -8,9 +8,17 @@ from typing import Any
 
 from autotune.errors import UsageError
 from autotune.space.models import family_name, gpt
-from autotune.space.models.defaults import GptTraits, Lora, ModelRequest, parse_lora
+from autotune.space.models.defaults import (
+    GptTraits,
+    ImageSize,
+    Lora,
+    ModelRequest,
+    parse_lora,
+    parse_sizes,
+)
 from autotune.space.models.gpt import PRESETS, parse_gpt
-from autotune.space.models.hf import TASKS, kept
+from autotune.space.models.hf import kept
+from autotune.space.models.tasks import TASKS
 from autotune.space.options.flag import as_it_is, checked, option, switch, word
 from autotune.units import parse_int
 from autotune.wire.recipe import HEAD_DIM
@@ -33,6 +41,11 @@ class ModelOptions:
     target_len: int | None = option(
         "--target-len", parse_int, "N",
         "Tokens of the decoder per sample, for a seq2seq model (default: a quarter of seq_len).")
+    image_size: tuple[ImageSize, ...] | None = option(
+        "--image-size", parse_sizes, "SIZES",
+        "Width and height of images, as 448x448,1344x896, for a model that sees one with each"
+        " sample. The search uses the largest, finals all in equal parts (default: that of the"
+        " model's config, else 448x448).")
     lora: Lora | None = option(
         "--lora", parse_lora, "LORA",
         "Train low-rank adapters instead of the model: r=16, or r=16,targets=q_proj+v_proj"
@@ -100,6 +113,7 @@ class ModelOptions:
             model=self.name,
             task=self.task,
             target_len=self.target_len,
+            image_size=self.image_size,
             trust_remote_code=self.trust_remote_code,
             lora=self.lora,
             gpt=self.traits,

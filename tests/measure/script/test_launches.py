@@ -354,6 +354,15 @@ def test_preferences_have_two_rows_a_sample(lab: Labs) -> None:
     assert one.notes == ["the model gets 2 rows a sample"]
 
 
+def test_samples_with_images_are_counted_with_all_their_tokens(lab: Labs) -> None:
+    """Of 4 tokens of an image with its marks, 5 and 7 words."""
+    one = lab(f"{PYTHON} {OWN} vlm --batch {{micro_batch}} --out {{out}}", micro_batch="2",
+              seq_len="")  # fmt: skip
+    result = one.probe(limit_s=600.0)
+    assert result.verdict == Verdict.OK, result.reason
+    assert (seen(result).samples, seen(result).seq_len) == (2.0, 18)
+
+
 def test_a_step_has_its_part_of_the_rollout_that_it_learns_from(lab: Labs, tmp_path: Path) -> None:
     one = lab(f"{PYTHON} {OWN} grpo --batch {{micro_batch}} --out {{out}}", micro_batch="8",
               seq_len="")  # fmt: skip

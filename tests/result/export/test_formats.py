@@ -397,7 +397,7 @@ def test_what_a_script_says_itself_is_refused_and_told_to_be_left_out(tmp_path: 
     of_gpt = RESULTS["ddp"]
     said = left_out(of_gpt, write(of_gpt, tmp_path))
     assert "not deepspeed: ddp was the engine, and not DeepSpeed" in said
-    theirs = [name for name, row in EXPORTS.items() if row.models == "transformers"]
+    theirs = [name for name, row in EXPORTS.items() if row.models in ("transformers", "text")]
     assert f"not {', '.join(theirs)}: they are for transformers models; --format" in said
 
 

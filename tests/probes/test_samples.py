@@ -1,0 +1,101 @@
+"""Samples of images and sound: batches that models take, with data and without."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from autotune.space.models import FAMILIES
+from autotune.space.models.defaults import ModelRequest
+from autotune.space.workload import Workload
+from autotune.wire.helpers import Describe
+from autotune.wire.ranks import ModelSpec
+from probes.describe import describe
+from probes.models import family
+from tests.support.models import counted, uncounted, usual_depth
+
+pytest.importorskip("transformers")
+
+NAMES = ["vit-base-tiny", "whisper-small-tiny", "wav2vec2-base-tiny", "qwen2.5-vl-3b-tiny"]
+T = 32
+
+
+def spec_of(of: Workload) -> ModelSpec:
+    return of.spec(usual_depth(of))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_learns_its_samples(name: str) -> None:
+    """Each parameter has a gradient, which data parallelism needs."""
+    spec, made = spec_of(uncounted(name)), family("hf")
+    torch.manual_seed(0)
+    module = made.make(spec)
+    optimizer = torch.optim.AdamW(module.parameters(), 1e-3)
+    batch = made.batch(spec, 2, T, torch.Generator().manual_seed(0))
+    losses = []
+    for _ in range(4):
+        loss = made.loss(module, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert all(p.grad is not None for p in module.parameters() if p.requires_grad)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+
+
+def test_convolutions_make_of_sound_as_many_frames_as_asked() -> None:
+    spec, made = spec_of(uncounted("wav2vec2-base-tiny")), family("hf")
+    module = made.make(spec)
+    for frames in (11, 50):
+        batch = made.batch(spec, 1, frames, None)
+        assert module(batch["input_values"]).logits.shape[1] == frames
+
+
+def test_ctc_is_that_of_transformers() -> None:
+    spec, made = spec_of(uncounted("wav2vec2-base-tiny")), family("hf")
+    module = made.make(spec).eval()
+    batch = made.batch(spec, 3, T, torch.Generator().manual_seed(0))
+    assert made.loss(module, batch).item() == pytest.approx(module(**batch).loss.item())
+
+
+def seeing(sizes: tuple[tuple[int, int], ...]) -> ModelSpec:
+    asked = ModelRequest(model="qwen2.5-vl-3b-tiny", image_size=sizes)
+    of = uncounted("qwen2.5-vl-3b-tiny")
+    return spec_of(replace(of, recipe=FAMILIES["hf"].recipe(asked) | {"longest": 40}))
+
+
+def test_a_samples_length_tells_which_image_it_has() -> None:
+    spec, made = seeing(((224, 112), (448, 448))), family("hf")
+    batch = made.batch(spec, 3, 40, None)
+    assert batch["image_grid_thw"].tolist() == [[1, 8, 8]] * 3
+    module, mixed = made.make(spec), made.masked(spec, batch, [40, 26, 40])
+    assert mixed["image_grid_thw"].tolist() == [[1, 8, 8], [1, 2, 4], [1, 8, 8]]
+    assert mixed["attention_mask"].sum(1).tolist() == [40, 26, 40]
+    assert mixed["mm_token_type_ids"].sum(1).tolist() == [16, 2, 16]
+    assert made.loss(module, mixed).isfinite()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_without_data_is_counted_and_traced(name: str) -> None:
+    of = counted(name, (2,), (T,))
+    request = Describe(
+        models=[spec_of(of), replace(spec_of(of), checkpointing="full")], seq_lens=[T],
+        micro_batches=[2, 4], dtype="fp32", optimizer="adamw", device_kind="cpu",
+        gradients_stay=False,
+    )  # fmt: skip
+    plain, kept = describe(request).models
+    assert plain.held_bytes == pytest.approx(12 * of.shape(2).parameters, rel=0.01)
+    assert plain.held_bytes < kept.early_bytes[0][1] < plain.early_bytes[0][1]
+
+
+def test_images_cost_flops_beside_text() -> None:
+    small, large = (counted_of(((side, side),)) for side in (112, 448))
+    assert large > 1.5 * small
+
+
+def counted_of(sizes: tuple[tuple[int, int], ...]) -> float:
+    from probes.count import _flops
+
+    return _flops(seeing(sizes), 40)
