@@ -13,8 +13,7 @@ from rich.console import Console
 
 from autotune.result import best as best_json
 from autotune.result.best import Best, PeakBytes, PeakErrors, Sure
-from autotune.result.choice import Repeats, winner
-from autotune.result.making import best_of
+from autotune.result.choice import Repeats
 from autotune.show.report import Reporter
 from autotune.show.report.reporters import reporter_for
 from autotune.show.report.result import ROUTED, Caution, cautions
@@ -337,12 +336,7 @@ def of_one_batch(*rates: tuple[Candidate, float], joules: float | None = None) -
     records = [
         record(c, tokens_per_s=rate, among=among, joules_per_token=joules) for c, rate in rates
     ]
-    choice = winner(records, among, "flops")
-    assert choice is not None
-    return best_of(
-        choice, records, replace(SPACE, workload=among), "flops", fingerprint={"kind": "cpu"},
-        environment={}, provenance={},
-    )  # fmt: skip
+    return best(*records, among=replace(SPACE, workload=among))
 
 
 TWO = replace(A, micro_batch=2)
