@@ -185,7 +185,7 @@ def test_ranks_that_cannot_run_are_code_5_with_the_cause(run: Run, tmp_path: Pat
 
 
 def test_a_study_that_is_killed_leaves_no_rank_even_if_it_was_stopped(run: Run) -> None:
-    command = run(*LONG, "--world-size", "2", "--zero", "0")
+    command = run(*LONG)
     command.wait_for(command.trials)
     ranks = command.wait_for_ranks()
     for rank in ranks:
