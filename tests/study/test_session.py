@@ -420,7 +420,6 @@ def test_a_signal_keeps_a_result(ended: None, tune: Tune, monkeypatch: pytest.Mo
         (["--resume", "study", "--out", "elsewhere"], "--out"),
         (["--resume", "study", "--dry-run"], "--dry-run"),
         (["--resume", "study", "--config", "x.toml"], "--config"),
-        (["--out", "study"], "resume its study with --resume study"),
     ],
 )
 def test_wrong_input_is_one_line(ended: None, tune: Tune, argv: list[str], message: str) -> None:
