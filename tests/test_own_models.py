@@ -70,7 +70,6 @@ def test_what_the_loss_does_not_use_is_unsupported_by_ddp_alone(tmp_path: Path) 
         ("factory:mine:", 2, "write factory:package.module:function"),
         ("factory:nowhere:small", 2, "nowhere:small: No module named 'nowhere', looked for in"),
         ("factory:mine:none", 2, "has no attribute 'none'"),
-        ("factory:mine:nothing", 2, "returned Net, and not an autotune.factory.OwnModel"),
         ("factory:mine:number", 2, "mine:number: is no function"),
         ("factory:mine:broken", 5, "RuntimeError: my own mistake"),
         ("factory:mine:wrong_loss", 5, "KeyError: 'y'"),
@@ -84,26 +83,6 @@ def test_what_is_not_made_is_said_once(tmp_path: Path, model: str, code: int, wh
     shown = ran.stderr.count("Traceback")
     assert shown == (1 if code == 5 else 0)
     assert ("mine.py" in ran.stderr) == (code == 5)
-
-
-@pytest.mark.slow
-def test_checkpointing_without_effect_is_left_out(tmp_path: Path) -> None:
-    flags = ["--model", "factory:mine:without_blocks", "--dry-run"]
-    said = " ".join(tune(tmp_path, *flags).stdout.split())
-    assert "2 of 2 candidates" in said
-    assert "names no blocks: none and full are the same training" in said
-    ran = tune(tmp_path, *flags, "--checkpointing", "full", code=2)
-    assert ran.stderr.strip().endswith("leave --checkpointing out")
-
-
-@pytest.mark.slow
-def test_checkpointing_that_we_apply_is_told(tmp_path: Path) -> None:
-    flags = ["--model", "factory:mine:unread", "--dry-run"]
-    said = " ".join(tune(tmp_path, *flags).stdout.split())
-    assert "4 of 4 candidates" in said
-    assert "2 blocks the factory never reads spec.checkpointing" in said
-    ran = tune(tmp_path, *flags, "--depth", "2,3", code=2)
-    assert "--depth 2,3: the factory never reads spec.depth; leave --depth out" in ran.stderr
 
 
 @pytest.mark.slow

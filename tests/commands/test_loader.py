@@ -99,10 +99,6 @@ def test_a_long_temporary_path_is_no_obstacle(
     ("function", "flags", "expected"),
     [
         ("nowhere:make", [], (2, "nowhere:make: No module named 'nowhere', looked for in")),
-        ("mine:none", [], (2, "has no attribute 'none'")),
-        ("mine:no_iterable", [], (2, "returned int, which is not iterable")),
-        ("mine:empty", ["--data-workers", "0"], (2, "returned an empty loader")),
-        ("mine:sized", ["--seq-len", "8"], (2, "needs batch_size: pass --micro-batch")),
         ("mine:never", ["--data-workers", "0", "--budget", "6s"], (2, "write e.g. --budget 24s")),
         ("mine:error", [], (5, "RuntimeError: my own mistake")),
         ("mine:error_in_worker", ["--data-workers", "1"], (5, "KeyError: 'y' (in a worker)")),
