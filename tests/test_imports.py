@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.programs import ROOT
+from tests.support.programs import ROOT, python
 
 FLOORS = (
     ("errors", "factory"),
@@ -147,8 +146,7 @@ def test_autotune_never_imports_probes_or_torch() -> None:
     # For its types, which only checkers read; and in a function that a user's script calls.
     assert found == {"autotune.factory", "autotune.callbacks"}
     code = "import sys, autotune.factory; print('torch' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout == "False\n"
+    assert python("-c", code).stdout == "False\n"
 
 
 def test_optuna_is_known_to_samplers_the_journal_and_storages_alone() -> None:
@@ -177,7 +175,4 @@ def test_help_and_version_load_nothing_heavy(flag: str) -> None:
         "print('loaded', *sorted({'torch', 'optuna', 'pandas', 'numpy'} & sys.modules.keys()));"
         "sys.exit(code)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, flag], check=True, capture_output=True, text=True
-    )
-    assert done.stdout.splitlines()[-1] == "loaded"
+    assert python("-c", code, flag).stdout.splitlines()[-1] == "loaded"

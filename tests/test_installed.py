@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -12,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune import installed
-from tests.support.programs import ROOT
+from tests.support.programs import ROOT, python
 
 
 def test_every_extra_of_users_is_known_by_what_it_installs() -> None:
@@ -51,11 +49,8 @@ def test_a_folder_of_that_name_is_none(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_python_without_the_dependencies_is_told_of_the_script_that_has_them() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-S", "-m", "autotune", "--dry-run"],
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (ran.returncode, ran.stdout) == (2, "")
+    ran = python("-S", "-m", "autotune", "--dry-run", code=2)
+    assert ran.stdout == ""
     assert ran.stderr == (
         f"autotune: cyclopts is not installed; run {ROOT}/scripts/tune, which takes the same"
         " arguments\n"

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from tests.support.choice import campaign
-from tests.support.programs import ROOT
+from tests.support.programs import ROOT, autotune
 
 OWN = ROOT / "tests" / "support" / "own.py"
 Ran = subprocess.CompletedProcess[str]
 
 
-def tune(folder: Path, *flags: str) -> Ran:
+def tune(folder: Path, *flags: str, code: int = 0) -> Ran:
     (folder / "mine.py").write_bytes(OWN.read_bytes())
-    command = [
-        sys.executable, "-m", "autotune", "--device", "cpu", "--budget", "100s", "--trials", "3",
-        "--finals", "1", "--micro-batch", "1,4", "--seq-len", "8", *flags,
-    ]  # fmt: skip
-    return subprocess.run(
-        command, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True,
-        text=True, check=False, timeout=200,
+    return autotune(
+        "--device", "cpu", "--budget", "100s", "--trials", "3", "--finals", "1", "--micro-batch",
+        "1,4", "--seq-len", "8", *flags, code=code, cwd=folder, timeout=200,
     )  # fmt: skip
 
 
@@ -47,8 +41,7 @@ def tune(folder: Path, *flags: str) -> Ran:
     ],
 )
 def test_a_function_of_ours_is_tuned(tmp_path: Path, function: str, flags: list[str]) -> None:
-    ran = tune(tmp_path, "--model", f"factory:mine:{function}", *flags, "--out", "study")
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    tune(tmp_path, "--model", f"factory:mine:{function}", *flags, "--out", "study")
     best = json.loads((tmp_path / "study" / "best.json").read_text())
     assert best["config"]["model"] == f"factory:mine:{function}"
     if function == "known":
@@ -62,8 +55,7 @@ def test_a_function_of_ours_is_tuned(tmp_path: Path, function: str, flags: list[
 @pytest.mark.slow
 def test_what_the_loss_does_not_use_is_unsupported_by_ddp_alone(tmp_path: Path) -> None:
     two = ["--model", "factory:mine:unused", "--world-size", "2", "--zero", "0,2"]
-    ran = tune(tmp_path, *two, "--checkpointing", "none", "--out", "study")
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    tune(tmp_path, *two, "--checkpointing", "none", "--out", "study")
     trials = pd.read_csv(tmp_path / "study" / "trials.csv")
     refused = trials[(trials.zero_stage == 0) & (trials.verdict == "unsupported")]
     assert "Expected to have finished reduction" in refused.reason.iloc[0]
@@ -78,16 +70,15 @@ def test_what_the_loss_does_not_use_is_unsupported_by_ddp_alone(tmp_path: Path) 
         ("factory:mine:", 2, "write factory:package.module:function"),
         ("factory:nowhere:small", 2, "nowhere:small: No module named 'nowhere', looked for in"),
         ("factory:mine:none", 2, "has no attribute 'none'"),
-        ("factory:mine:nothing", 2, "returned Net, and not an autotune.factory.OwnModel"),
         ("factory:mine:number", 2, "mine:number: is no function"),
         ("factory:mine:broken", 5, "RuntimeError: my own mistake"),
         ("factory:mine:wrong_loss", 5, "KeyError: 'y'"),
     ],
 )
 def test_what_is_not_made_is_said_once(tmp_path: Path, model: str, code: int, what: str) -> None:
-    ran = tune(tmp_path, "--model", model, "--dry-run")
+    ran = tune(tmp_path, "--model", model, "--dry-run", code=code)
     last = ran.stderr.strip().splitlines()[-1]
-    assert (ran.returncode, what in last) == (code, True), ran.stderr
+    assert what in last, ran.stderr
     assert last.startswith(f"autotune: --model {model}: ")
     shown = ran.stderr.count("Traceback")
     assert shown == (1 if code == 5 else 0)
@@ -95,35 +86,8 @@ def test_what_is_not_made_is_said_once(tmp_path: Path, model: str, code: int, wh
 
 
 @pytest.mark.slow
-def test_checkpointing_without_effect_is_left_out(tmp_path: Path) -> None:
-    flags = ["--model", "factory:mine:without_blocks", "--dry-run"]
-    ran = tune(tmp_path, *flags)
-    assert ran.returncode == 0, ran.stderr
-    said = " ".join(ran.stdout.split())
-    assert "2 of 2 candidates" in said
-    assert "names no blocks: none and full are the same training" in said
-    ran = tune(tmp_path, *flags, "--checkpointing", "full")
-    assert ran.returncode == 2
-    assert ran.stderr.strip().endswith("leave --checkpointing out")
-
-
-@pytest.mark.slow
-def test_checkpointing_that_we_apply_is_told(tmp_path: Path) -> None:
-    flags = ["--model", "factory:mine:unread", "--dry-run"]
-    ran = tune(tmp_path, *flags)
-    assert ran.returncode == 0, ran.stderr
-    said = " ".join(ran.stdout.split())
-    assert "4 of 4 candidates" in said
-    assert "2 blocks the factory never reads spec.checkpointing" in said
-    ran = tune(tmp_path, *flags, "--depth", "2,3")
-    assert ran.returncode == 2
-    assert "--depth 2,3: the factory never reads spec.depth; leave --depth out" in ran.stderr
-
-
-@pytest.mark.slow
 def test_flops_that_are_none_are_said_to_be_a_guess(tmp_path: Path) -> None:
     ran = tune(tmp_path, "--model", "factory:mine:no_flops", "--dry-run")
-    assert ran.returncode == 0, ran.stderr
     assert "not counted: ValueError: FLOPs of a sample came out as 0.0" in " ".join(
         ran.stdout.split()
     )

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.documents import PAGES, commands
-from tests.support.programs import ROOT
+from tests.support.programs import ROOT, autotune
 
 SHORT = "--budget 2m --trials 1 --finals 1"
 """A probe is timed for a fiftieth of its budget at most."""
@@ -114,13 +111,7 @@ def test_an_example_runs(example: str, folder: Path) -> None:
     given, remark = shorter(arguments(example)), example.partition(" #")[2]
     if "--lora" in given:
         pytest.importorskip("peft")
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    }  # fmt: skip
-    ran = subprocess.run(
-        [sys.executable, "-m", "autotune", *given], cwd=folder, env=environment,
-        capture_output=True, text=True, check=False, timeout=840,
-    )  # fmt: skip
+    ran = autotune(*given, code=None, cwd=folder, timeout=840)
     if re.search("needs .*GPU", remark) and "NVML is not available" in ran.stderr:
         assert ran.returncode == 2
         return
@@ -130,16 +121,11 @@ def test_an_example_runs(example: str, folder: Path) -> None:
 @pytest.mark.slow
 def test_the_vision_transformer_is_tuned(tmp_path: Path) -> None:
     (tmp_path / "vit.py").write_text(VIT)
-    command = [
-        sys.executable, "-m", "autotune", "--device", "cpu", "--model", "factory:vit:make",
-        "--depth", "1,2", "--seq-len", "4,9", "--micro-batch", "1,2", "--budget", "3m",
-        "--trials", "3", "--finals", "1", "--out", "study",
-    ]  # fmt: skip
-    ran = subprocess.run(
-        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True,
-        text=True, check=False, timeout=280,
+    ran = autotune(
+        "--device", "cpu", "--model", "factory:vit:make", "--depth", "1,2", "--seq-len", "4,9",
+        "--micro-batch", "1,2", "--budget", "3m", "--trials", "3", "--finals", "1",
+        "--out", "study", cwd=tmp_path, timeout=280,
     )  # fmt: skip
-    assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "not traced" not in ran.stdout
     best = json.loads((tmp_path / "study" / "best.json").read_text())
     assert best["config"]["model"] == "factory:vit:make"

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from tests.support.programs import ROOT
+from tests.support.programs import autotune
 
 pytest.importorskip("transformers")
 
@@ -89,17 +86,12 @@ def test_code_that_a_config_brings_is_tuned_on_two_ranks_and_in_shards(tmp_path:
     (brought / "config.json").write_text(json.dumps(CONFIG))
     for name, text in CODE.items():
         (brought / name).write_text(text)
-    command = [
-        sys.executable, "-m", "autotune", "--model", f"hf:{brought}", "--trust-remote-code",
+    ran = autotune(
+        "--model", f"hf:{brought}", "--trust-remote-code",
         "--device", "cpu", "--world-size", "2", "--zero", "0,3", "--checkpointing", "none",
         "--micro-batch", "2", "--seq-len", "16", "--budget", "150s", "--finals", "1",
-        "--out", "study",
-    ]  # fmt: skip
-    ran = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=280,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "HF_HOME": str(tmp_path / "hf")},
+        "--out", "study", cwd=tmp_path, timeout=280, env={"HF_HOME": str(tmp_path / "hf")},
     )  # fmt: skip
-    assert ran.returncode == 0, ran.stdout + ran.stderr
     trials = pd.read_csv(tmp_path / "study" / "trials.csv")
     assert set(trials.zero_stage[trials.verdict.isin(["ok", "pruned"])]) == {0, 3}
     assert "outputs 97" in " ".join(ran.stdout.split())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +9,7 @@ import pytest
 
 from autotune.result.best import Best
 from autotune.space.engines import ENGINES
+from tests.support.programs import autotune
 
 TINY = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "1,2",
         "--gpt", "vocab_size=256", "--checkpointing", "none", "--trials", "2", "--finals", "1",
@@ -26,20 +25,9 @@ MARKS = {"deepspeed": [pytest.mark.slow, pytest.mark.campaign], "fsdp": [pytest.
 )
 def test_a_study_comes_to_a_result(name: str, tmp_path: Path) -> None:
     stage = ENGINES[name].stages[-1]
-    arguments = [
-        *TINY,
-        "--engine",
-        name,
-        "--zero",
-        str(stage),
-        "--world-size",
-        "2" if stage else "1",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", "--out", "study", *arguments],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    ranks = 2 if stage else 1
+    how = ("--engine", name, "--zero", stage, "--world-size", ranks)
+    autotune("--out", "study", *TINY, *how, cwd=tmp_path)
     best = Best.read(tmp_path / "study" / "best.json")
     assert (best.config.engine, best.config.zero_stage) == (name, stage)
     trials = pd.read_csv(tmp_path / "study" / "trials.csv")

@@ -22,7 +22,6 @@ import probes.models
 from autotune.commands import COMMANDS, CommandRow
 from autotune.commands.app import _make_app, main
 from autotune.device.device import Device
-from autotune.errors import UsageError
 from autotune.measure.testbed.resolve import resolve
 from autotune.result.best import json_schema
 from autotune.result.folder.ask import Ask
@@ -39,7 +38,6 @@ from autotune.study import samplers
 from autotune.study.predict.predictor import Predictor
 from autotune.study.samplers.open_candidates import OpenCandidates
 from autotune.wire.ranks import ModelSpec
-from probes.faults import UnsupportedError
 from probes.models import chunked
 from tests.support.models import counted
 from tests.support.records import WORKLOAD, space
@@ -140,13 +138,6 @@ def test_a_workload_is_the_same_after_a_manifest(name: str) -> None:
     workload = of_family(name)
     written = replace(space(), workload=workload).manifest()["workload"]
     assert Workload.from_json(json.loads(json.dumps(written))) == workload
-
-
-def test_a_family_that_there_is_not_is_refused_on_both_sides() -> None:
-    with pytest.raises(UsageError, match="--model bert"):
-        Options.of(model="bert")
-    with pytest.raises(UnsupportedError, match="model bert"):
-        probes.models.family("bert")
 
 
 # Engines.

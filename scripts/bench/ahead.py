@@ -12,13 +12,11 @@ from __future__ import annotations
 import csv
 import json
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from shared import machine, run, say, table, versions
+from shared import machine, run, say, searched, study_on, table, versions
 
 from autotune.device.emulated.emulation import Emulation
 
@@ -81,19 +79,11 @@ def studied(
         unit.context += more_mib << 20
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "study"
-        command = [
-            sys.executable, "-m", "autotune", "--device", "cuda", "--budget", BUDGET, "--finals",
-            "1", "--learn-from", "none", "--seed", seed, "--out", str(out), *flags,
-            *(["--weigh"] if weigh == "yes" else []),
-        ]  # fmt: skip
-        done = subprocess.run(
-            command, env=emulation.environment, capture_output=True, text=True, check=False
-        )
-        emulation.close()
+        ahead = ["--weigh"] if weigh == "yes" else []
+        done = study_on(emulation, out, "--budget", BUDGET, "--seed", seed, *flags, *ahead)
         if done.returncode:
             raise SystemExit(done.stderr)
-        with (out / "trials.csv").open() as file:
-            trials = [row for row in csv.DictReader(file) if row["kind"] == "search"]
+        trials = searched(out)
         best = json.loads((out / "best.json").read_text())
     probed = [row["verdict"] for row in trials if row["verdict"] != "skipped"]
     said = re.search(r"--weigh: (\d+) candidates weighed in (\d+) s", done.stderr)

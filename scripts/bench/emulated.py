@@ -10,14 +10,11 @@ code is always 0.
 
 from __future__ import annotations
 
-import csv
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from shared import machine, numbers, run, say, table, versions
+from shared import machine, numbers, run, say, searched, study_on, table, versions
 
 from autotune.device.emulated.emulation import Emulation
 
@@ -38,23 +35,16 @@ def trials(
     card: str, devices: int, engine: str, stages: str, offload: str
 ) -> list[dict[str, str]]:
     """Trials of one study that probes each build once."""
-    cards = Emulation(f"{devices}x{card}")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "study"
-        command = [
-            sys.executable, "-m", "autotune", "--device", "cuda", "--engine", engine, "--zero",
-            stages, "--offload", offload, "--sampler", "grid", "--finals", "1", "--budget", BUDGET,
-            "--learn-from", "none", "--out", str(out), *SHAPE,
-        ]  # fmt: skip
-        done = subprocess.run(
-            command, env=cards.environment, capture_output=True, text=True, check=False
-        )
-        cards.close()
-        if not (out / "trials.csv").is_file():
+        done = study_on(
+            Emulation(f"{devices}x{card}"), out, "--engine", engine, "--zero", stages,
+            "--offload", offload, "--sampler", "grid", "--budget", BUDGET, *SHAPE,
+        )  # fmt: skip
+        found = searched(out)
+        if not found:
             say(done.stderr)
-            return []
-        with (out / "trials.csv").open() as file:
-            return [row for row in csv.DictReader(file) if row["kind"] == "search"]
+        return found
 
 
 def gib(text: str) -> str:

@@ -21,7 +21,6 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from plan import in_this_process
 from published.emulated import prepare
 from published.rows import texts_of
-from shared import ROOT, machine, run, say, table, versions
+from shared import ROOT, machine, run, say, searched, study_on, table, tau, versions
 
 from autotune.advise.plan.expected import PlanRequest, plan
 from autotune.device.cards import parse_gpus
@@ -143,15 +142,8 @@ def trial(texts: dict[str, str], cards: str, out: Path) -> float:
     flags = [
         word for name, text in asked.items() for word in (f"--{name}".replace("_", "-"), text)
     ]
-    emulation = Emulation(cards)
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", "--device", "cuda", "--out", str(out), "--trials", "1",
-         "--finals", "1", "--budget", "20m", "--learn-from", "none", *flags],
-        env=emulation.environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    emulation.close()
-    trials = out / "trials.csv"
-    found = list(csv.DictReader(trials.open())) if trials.is_file() else []
+    done = study_on(Emulation(cards), out, "--trials", "1", "--budget", "20m", *flags)
+    found = searched(out)
     if not found or not found[0]["tokens_per_s"]:
         raise SystemExit(done.stdout[-1000:] + done.stderr[-2000:])
     return float(found[0]["tokens_per_s"])
@@ -188,12 +180,6 @@ def told(script: Script, text: str) -> float:
     if not found:
         raise SystemExit(done.stderr[-2000:])
     return float(found[-1])
-
-
-def tau(pairs: list[tuple[float, float]]) -> float:
-    """Kendall's tau of both numbers."""
-    signs = [(a > c) - (a < c) == (b > d) - (b < d) for (a, b), (c, d) in combinations(pairs, 2)]
-    return 2 * sum(signs) / len(signs) - 1
 
 
 def summary(found: list[Compared]) -> Iterator[list[object]]:

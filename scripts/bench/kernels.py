@@ -24,9 +24,8 @@ from typing import Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # autotune need not be installed
 
-from shared import ROOT, machine, run, say, table
+from shared import ROOT, card_of, machine, run, say, table
 
-from autotune.device.cards import CARDS
 from autotune.device.emulated.emulation import emulate
 from autotune.errors import UsageError
 
@@ -207,9 +206,7 @@ def off(modelled: float, real: float) -> str:
 
 def compare(path: Path) -> int:
     head, steps = read(path)
-    card = next((card.name for card in CARDS if card.nvml_name == head["device"]), None)
-    if card is None:
-        raise UsageError(f"{path}: recorded on {head['device']}, which no card emulates")
+    card = card_of(head["device"], path)
     print(f"One {head['device']}, torch {head['torch']}; emulated on {machine()}.")
     for name, there in steps.items():
         print(f"\n### {name}\n\n{compared(there, emulated(card, name))}", flush=True)

@@ -16,16 +16,14 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from itertools import combinations
 from pathlib import Path
 from typing import Annotated
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # autotune need not be installed
 
 from cyclopts import Parameter
-from shared import ROOT, machine, run, say, table, versions
+from shared import ROOT, card_of, machine, run, say, table, tau, versions
 
-from autotune.device.cards import CARDS, Card
 from autotune.device.emulated.emulation import Emulation, emulate
 from autotune.errors import UsageError
 from autotune.measure.replay import grid
@@ -36,13 +34,6 @@ from autotune.wire.reports import Report
 
 GIB = 1 << 30
 HEAD = "candidate | peak GiB | weighed | off | step ms | modelled | off"
-
-
-def card_of(recorded: Grid) -> Card:
-    named = [card for card in CARDS if card.nvml_name == recorded.device]
-    if not named:
-        raise UsageError(f"{recorded.path}: recorded on {recorded.device}, which no card emulates")
-    return named[0]
 
 
 def flags(recorded: Grid) -> list[str]:
@@ -83,12 +74,6 @@ def step_s(report: Report) -> float:
 
 def off(found: float, real: float) -> str:
     return f"{found / real - 1:+.1%}"
-
-
-def tau(speeds: Sequence[tuple[float, float]]) -> float:
-    """Kendall's tau: the surplus of pairs in the same order, as a share."""
-    pairs = list(combinations(speeds, 2))
-    return sum(1 if (a < b) == (c < d) else -1 for (a, c), (b, d) in pairs) / len(pairs)
 
 
 def middle(errors: Sequence[float]) -> str:
@@ -138,8 +123,7 @@ def compared(real: Sequence[GridRow], found: Mapping[Candidate, GridRow]) -> lis
 def main(path: Path, *study: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
     try:
         recorded = grid.read(path)
-        card = card_of(recorded)
-        with closing(emulate(f"1x{card.name}")) as cards:
+        with closing(emulate(f"1x{card_of(recorded.device, path)}")) as cards:
             found = {row.candidate: row for row in weighed(recorded, study, cards).rows}
     except UsageError as error:
         say(f"real: {error}")

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import csv
 import os
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from itertools import combinations
 from pathlib import Path
 
 from cyclopts import App
 
+from autotune.device.cards import CARDS
 from autotune.device.device import Device
+from autotune.device.emulated.emulation import Emulation
+from autotune.errors import UsageError
 from autotune.measure.runner import Job, Runner
 from autotune.measure.runner.pool import Pool, on_this_machine
 from autotune.measure.runner.wiring import Wiring
@@ -144,6 +150,37 @@ def gpt(width: int, vocab_size: int, ranks: int, engine: str) -> Workload:
         world_size=ranks,
         global_batch=None,
     )
+
+
+def card_of(device: str, path: Path) -> str:
+    """The card that emulates what `path` was recorded on. Raises `UsageError` without one."""
+    named = [card.name for card in CARDS if card.nvml_name == device]
+    if not named:
+        raise UsageError(f"{path}: recorded on {device}, which no card emulates")
+    return named[0]
+
+
+def study_on(cards: Emulation, out: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """The ended process of a study on emulated cards, which end with it."""
+    how = ("--device", "cuda", "--finals", "1", "--learn-from", "none", "--out", str(out))
+    with closing(cards):
+        return subprocess.run(
+            [sys.executable, "-m", "autotune", *how, *flags], env=cards.environment,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+
+def searched(out: Path) -> list[dict[str, str]]:
+    """The rows of the search in the trials.csv of a study; none if there is no such file."""
+    path = out / "trials.csv"
+    found = csv.DictReader(path.read_text().splitlines() if path.is_file() else ())
+    return [row for row in found if row["kind"] == "search"]
+
+
+def tau(pairs: Sequence[tuple[float, float]]) -> float:
+    """Kendall's tau: the surplus of pairs in the same order, as a share."""
+    both = list(combinations(pairs, 2))
+    return sum(1 if (a < b) == (c < d) else -1 for (a, c), (b, d) in both) / len(both)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import importlib.util
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,6 +29,7 @@ from autotune.space.space import Space
 from autotune.space.workload import GlobalBatch
 from autotune.study import search, session
 from autotune.study.predict.predictor import Predictor
+from tests.support.programs import python
 from tests.support.records import space, with_offload
 
 Run = tuple[int, str, str]
@@ -476,9 +476,7 @@ session.run = run
 time.monotonic = lambda: float("autotune.commands.app" in sys.modules)
 main()
 """
-    command = [sys.executable, "-c", code, "--device", "cpu"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert done.stdout == "before\n"
+    assert python("-c", code, "--device", "cpu").stdout == "before\n"
 
 
 def test_an_early_interrupt_measures_nothing(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +19,7 @@ from autotune.result.folder.table import Table
 from autotune.result.loading import OtherHardwareError
 from autotune.space.candidate import Candidate
 from tests.support.exported import result
+from tests.support.programs import python
 from tests.support.records import record
 
 Run = Callable[..., Any]
@@ -93,10 +92,7 @@ def test_a_script_reads_its_settings_without_torch(study: Path) -> None:
         "print(best.config.micro_batch, best.deepspeed()['train_batch_size'],"
         " 'torch' in sys.modules)"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", code, str(study)], capture_output=True, text=True, check=True
-    )
-    assert ran.stdout.split() == ["2", "16", "False"]
+    assert python("-c", code, study).stdout.split() == ["2", "16", "False"]
 
 
 def test_a_result_of_other_hardware_is_refused_unless_anywhere_is_meant(study: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 
 from autotune.advise.loader import measuring
 from autotune.commands.exits import ExitCode
-from tests.support.programs import ROOT
+from tests.support.programs import ROOT, python
 
 OWN = ROOT / "tests" / "support" / "loaders.py"
 Run = Callable[..., Any]
@@ -77,10 +75,7 @@ def test_loaders_of_all_ranks_run_side_by_side_without_torch_in_this_process(min
         "assert 'torch' not in sys.modules\n"
         "sys.exit(code)"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(mine)},
-    )  # fmt: skip
+    ran = python("-c", code, timeout=200)
     assert ran.stderr == ""
     told = json.loads(ran.stdout)
     [row] = told["rows"]
@@ -104,10 +99,6 @@ def test_a_long_temporary_path_is_no_obstacle(
     ("function", "flags", "expected"),
     [
         ("nowhere:make", [], (2, "nowhere:make: No module named 'nowhere', looked for in")),
-        ("mine:none", [], (2, "has no attribute 'none'")),
-        ("mine:no_iterable", [], (2, "returned int, which is not iterable")),
-        ("mine:empty", ["--data-workers", "0"], (2, "returned an empty loader")),
-        ("mine:sized", ["--seq-len", "8"], (2, "needs batch_size: pass --micro-batch")),
         ("mine:never", ["--data-workers", "0", "--budget", "6s"], (2, "write e.g. --budget 24s")),
         ("mine:error", [], (5, "RuntimeError: my own mistake")),
         ("mine:error_in_worker", ["--data-workers", "1"], (5, "KeyError: 'y' (in a worker)")),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +19,7 @@ from autotune.wire.helpers import Count, Counted, Parameters
 from autotune.wire.reports import Peaks
 from tests.support import recorded, records
 from tests.support.choice import campaign
-from tests.support.programs import ROOT
+from tests.support.programs import ROOT, python
 
 Run = Callable[..., Any]
 GIB = 2**30
@@ -215,11 +214,7 @@ def test_a_model_is_counted_and_traced_without_torch_here(model: str, tmp_path: 
         "assert 'torch' not in sys.modules\n"
         "sys.exit(code)"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
-        check=True,
-    )  # fmt: skip
+    ran = python("-c", code, cwd=tmp_path, timeout=200)
     assert ran.stderr == ""
     assert json.loads(ran.stdout)["untraced"] == ""
 

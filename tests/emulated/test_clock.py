@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from autotune.device.cards import parse_gpus
 from autotune.device.emulated.emulation import Emulation
-from tests.emulated.conftest import Emulate, begin, end, ranks
+from tests.emulated.conftest import Emulate, answers, ranks
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 
@@ -36,8 +35,7 @@ def matrix(*sizes, dtype=torch.bfloat16):
 
 
 def told(cards: Emulation, program: str) -> Any:
-    """What a program on these cards printed at last, as JSON."""
-    return json.loads(end(begin(cards, CLOCK + program)).splitlines()[-1])
+    return answers(cards, CLOCK + program)
 
 
 @pytest.mark.parametrize("name", ["A100-80GB", "H100", "RTX4090"])

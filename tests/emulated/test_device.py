@@ -19,6 +19,7 @@ from autotune.wire.emulated import ALONE
 from tests.emulated.conftest import Emulate, ranks
 from tests.support.launches import OWN, PYTHON
 from tests.support.on_cards import study
+from tests.support.programs import autotune
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 
@@ -55,26 +56,6 @@ def test_one_rank_weighs_as_all_do(
         assert host == pytest.approx(int(row["peak_host_bytes"]), 0.05)
 
 
-def test_a_winner_that_runs_out_of_memory_does_not_hold(emulate: Emulate, tmp_path: Path) -> None:
-    """Its logs stay."""
-    cards = emulate("1xA100-40GB")
-    flags = ("--depth", "6", "--seq-len", "1024", "--micro-batch", "16", "--checkpointing", "none")
-    [*_, row] = study(tmp_path / "study", *flags, on=cards)
-    cards.units[0].total = int(row["peak_device_bytes"])  # less than the driver's part and this
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", "verify", str(tmp_path / "study")],
-        env=cards.environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 6, done.stderr
-    first, *_, logs = done.stdout.splitlines()
-    assert first.startswith("DOES NOT HOLD: after 0 steps rank 0 ran out of memory in phase")
-    [log] = Path(logs.removeprefix("Logs: ")).glob("*rank0.log")
-    assert log.parent.parent == tmp_path / "study"
-    told = json.loads((tmp_path / "study" / "best.json").read_text())["verified"]
-    assert (told["passed"], told["tokens_per_s"], told["peak_bytes"]) == (False, None, None)
-    assert told["ran_out"] in first
-
-
 def test_a_context_is_as_a_real_card_had_it(emulate: Emulate, tmp_path: Path) -> None:
     cards = emulate("1xA100-40GB")
     cards.units[0].context = 900 << 20
@@ -95,10 +76,7 @@ def test_a_context_is_as_a_real_card_had_it(emulate: Emulate, tmp_path: Path) ->
         )
     ]
     assert contexts == [900 << 20, 900 << 20, 510 << 20]
-    planned = subprocess.run(
-        [sys.executable, "-m", "autotune", "plan", "--gpus", "A100-40GB", *little, "--json",
-         *learn], capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    planned = autotune("plan", "--gpus", "A100-40GB", *little, "--json", *learn)
     [row] = json.loads(planned.stdout)["rows"]
     assert row["peak"]["bytes"] == int(real["peak_device_bytes"])
 
@@ -114,19 +92,17 @@ def test_a_script_runs_on_cards_of_the_study(
     assert row["verdict"] == "ok"
     best = json.loads((tmp_path / "study" / "best.json").read_text())
     assert (best["device"], best["confirmed"]) == ("emulated", False)
-    said = ended("plan", "--gpus", "T4", "--depth", "2", "--seq-len", "32", "--formulas",
-                 "--learn-from", str(tmp_path / "study"))[1]  # fmt: skip
+    plan = ("--gpus", "T4", "--depth", "2", "--seq-len", "32", "--formulas")
+    said = autotune("plan", *plan, "--learn-from", tmp_path / "study").stderr
     assert "emulated Tesla T4; its memory is taken over, its speed is not" in said
 
 
 def test_a_plan_weighs_as_a_study_does(tmp_path: Path) -> None:
     flags = (*LLAMA, "--engine", "fsdp", "--zero", "3")
     found = study(tmp_path / "study", "--device", "emulated:4xA100-40GB", *flags)
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", "plan", "--gpus", "4xA100-40GB", *flags, "--json"],
-        env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    plan = ("plan", "--gpus", "4xA100-40GB", *flags, "--json")
+    done = autotune(*plan, env={"TMPDIR": str(tmp_path)})
+    assert done.stderr == ""
     [row] = json.loads(done.stdout)["rows"]
     assert row["weighed"]
     assert row["candidate"]["micro_batch"] == 8
@@ -167,18 +143,9 @@ def test_a_result_says_that_nothing_was_timed(tmp_path: Path) -> None:
     assert written
     for path in written:
         assert "nothing was timed" in path.read_text(), path.name
-    code, err = ended("verify", str(out))
-    assert (code, err) == (
-        2, "autotune: best.json: comes from emulated GPUs, which have no speed to verify\n"
-    )  # fmt: skip
-
-
-def ended(*words: str) -> tuple[int, str]:
-    """Exit code and stderr of a command."""
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", *words], capture_output=True, text=True, check=False
+    assert autotune("verify", out, code=2).stderr == (
+        "autotune: best.json: comes from emulated GPUs, which have no speed to verify\n"
     )
-    return done.returncode, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -193,8 +160,7 @@ def ended(*words: str) -> tuple[int, str]:
     ],
 )
 def test_cards_that_cannot_be(spec: str, why: str) -> None:
-    code, err = ended("--device", f"emulated:{spec}", "--budget", "1m")
-    assert code == 2
+    err = autotune("--device", f"emulated:{spec}", "--budget", "1m", code=2).stderr
     assert err.startswith(f"autotune: --device emulated {spec}: {why}")
     assert err.count("\n") == 1
 
@@ -272,16 +238,15 @@ for step in range(200):
 """
 
 
-def plan_of_script(folder: Path, how: str, *flags: str) -> subprocess.CompletedProcess[str]:
+def plan_of_script(
+    folder: Path, how: str, *flags: str, code: int = 0
+) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(SCRIPT)
     script = f"{PYTHON} train.py --how={how} --batch {{micro_batch}}"
     temporary = folder / "temporary"
     temporary.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", "plan", "--gpus", "T4", "--script", script, *flags],
-        env=os.environ | {"TMPDIR": str(temporary)}, capture_output=True, text=True, check=False,
-        cwd=folder,
-    )  # fmt: skip
+    plan = ("plan", "--gpus", "T4", "--script", script, *flags)
+    done = autotune(*plan, code=code, cwd=folder, env={"TMPDIR": str(temporary)})
     assert not list(temporary.glob("emulated-gpus-*"))
     assert not list(temporary.glob("autotune-plan-*"))
     return done
@@ -290,9 +255,7 @@ def plan_of_script(folder: Path, how: str, *flags: str) -> subprocess.CompletedP
 def test_a_plan_weighs_a_script(tmp_path: Path) -> None:
     """What fits is what the script itself takes; torch's own kernels stand in for cuDNN's."""
     flags = ("--micro-batch", "1:512", "--ceiling", "50%", "--json")
-    done = plan_of_script(tmp_path, "convolution", *flags)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = json.loads(plan_of_script(tmp_path, "convolution", *flags).stdout)
     [row] = told["rows"]
     fits = row["candidate"]["micro_batch"]
     assert row["verdict"] == "ok"
@@ -311,14 +274,12 @@ def test_a_plan_weighs_a_script(tmp_path: Path) -> None:
     ],
 )
 def test_a_script_that_emulation_breaks_is_told_why(tmp_path: Path, how: str, why: str) -> None:
-    done = plan_of_script(tmp_path, how)
-    assert done.returncode == 5
+    done = plan_of_script(tmp_path, how, code=5)
     assert done.stderr.splitlines()[-1].endswith(why)
 
 
 def test_where_a_script_does_not_fit_the_plan_says_so(tmp_path: Path) -> None:
-    done = plan_of_script(tmp_path, "", "--micro-batch", "1024")
-    assert done.returncode == 3
+    done = plan_of_script(tmp_path, "", "--micro-batch", "1024", code=3)
     assert "ran out of memory" in done.stderr
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from autotune.device.emulated.build import libraries
 from autotune.device.emulated.emulation import Emulation
 from autotune.errors import UsageError
-from tests.emulated.conftest import REPO
+from tests.support.programs import python
 
 pytestmark = pytest.mark.emulated
 
@@ -32,10 +31,7 @@ except UsageError as error:
 
 def test_no_room_for_the_file_of_an_emulation(tmp_path: Path) -> None:
     libraries()
-    done = subprocess.run(
-        [sys.executable, "-c", FULL], env=os.environ | {"TMPDIR": str(tmp_path)}, cwd=REPO,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = python("-c", FULL, env={"TMPDIR": str(tmp_path)})
     said = "--device emulated 1xT4: no file in TMPDIR: File too large\n"
     assert (done.stdout, done.stderr) == (said, "")
     assert not list(tmp_path.iterdir())

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import signal
-from typing import Any
 
 import pytest
 
 from autotune.device.cards import CARDS
 from autotune.device.emulated.build import libraries
 from autotune.device.emulated.layout import ProcessRow, SharedState, UnitRow
-from tests.emulated.conftest import Emulate, begin, end
+from tests.emulated.conftest import Emulate, answers, begin, end
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 MIB = 1 << 20
-
-
-def answers(cards: Any, program: str) -> Any:
-    return json.loads(end(begin(cards, f"import json, torch\n{program}")).splitlines()[-1])
 
 
 def test_python_and_c_agree_on_the_shared_file() -> None:

@@ -74,31 +74,6 @@ def test_instances_of_a_card_in_mig_mode(emulate: Emulate) -> None:
     assert 18 << 30 < int(one) < 20 << 30
 
 
-CHOSEN = """
-import json, sys
-from autotune.device.cuda import NoCuda, open_cuda
-def found(at, **environ):
-    device = open_cuda(at, environ)
-    return device.reason if isinstance(device, NoCuda) else [i.uuid for i in device.infos]
-print(json.dumps([
-    *(found(at) for at in ([1], [0, 0], [2])),
-    *(found(None, CUDA_VISIBLE_DEVICES=names) for names in sys.argv[1:]),
-]))
-"""
-
-
-def test_cards_that_are_chosen_and_what_cannot_be(emulate: Emulate) -> None:
-    cards = emulate("2xT4")
-    first, second = (unit.uuid.decode() for unit in cards.units)
-    names = ["1,0", f"{second[:12]},9", "GPU-", "0,0", "7", "x", "MIG-1"]
-    hides = [f"CUDA_VISIBLE_DEVICES={name!r} hides all that NVML sees (2)" for name in names]
-    assert json.loads(end(begin(cards, CHOSEN, *names))) == [
-        [second], "a device is named twice", "there is no device 2 among the visible (2)",
-        [second, first], [second], hides[2],
-        "CUDA_VISIBLE_DEVICES='0,0' names 0 twice: CUDA sees none", *hides[4:],
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("question", "answer", "gone"),
     [("processes", NO_PERMISSION, "processes"), ("utilization", NOT_SUPPORTED, "utilisation"),
@@ -209,13 +184,6 @@ def test_what_cannot_be_built_is_named(tmp_path: Any, monkeypatch: pytest.Monkey
     with pytest.raises(UsageError, match="do not compile"):
         libraries()
     assert not list((tmp_path / "autotune" / "emulated").iterdir())
-
-
-def test_cards_that_nobody_knows_are_named(emulate: Emulate) -> None:
-    with pytest.raises(UsageError, match="unknown card"):
-        emulate("2xH900")
-    with pytest.raises(UsageError, match="at most 64 devices"):
-        emulate("65xH100")
 
 
 OTHERS = """

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.emulated.conftest import Emulate, begin, end
+from tests.emulated.conftest import Emulate, answers, begin, end
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
-
-
-def answers(cards: Any, program: str) -> Any:
-    return json.loads(end(begin(cards, f"import json, torch\n{program}")).splitlines()[-1])
 
 
 def test_the_group_of_a_single_rank_is_not_bound_to_its_device(emulate: Emulate) -> None:

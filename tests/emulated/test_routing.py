@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from autotune.result.best import Best
 from probes.routing import shares
 from tests.support.models import uncounted
+from tests.support.on_cards import study
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 
@@ -22,13 +21,11 @@ def test_a_hot_expert_of_those_in_turn_is_weighed(tmp_path: Path) -> None:
     config = uncounted("mixtral-tiny").recipe["config"]
     changed = {"experts_implementation": "eager", "intermediate_size": INNER}
     (tmp_path / "moe.json").write_text(json.dumps(config | changed))
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", "--device", "emulated:1xA100-40GB", "--model",
-         f"hf:{tmp_path / 'moe.json'}", "--seq-len", "512", "--micro-batch", "16", "--budget",
-         "20m", "--checkpointing", "none", "--engine", "ddp", "--out", str(tmp_path / "study")],
-        capture_output=True, text=True, check=False,
+    study(
+        tmp_path / "study", "--device", "emulated:1xA100-40GB", "--model",
+        f"hf:{tmp_path / 'moe.json'}", "--seq-len", "512", "--micro-batch", "16",
+        "--checkpointing", "none", "--engine", "ddp",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     found = Best.read(tmp_path / "study" / "best.json").measured.phases
     assert found is not None
     rows = {way: int(TOKENS * shares(way, 4, 2)[0]) for way in ("balanced", "hot")}

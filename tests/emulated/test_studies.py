@@ -18,7 +18,7 @@ from autotune.result.best import Best
 from tests.emulated.conftest import Emulate, begin, end
 from tests.support.choice import campaign
 from tests.support.launches import BIN, OWN, PYTHON
-from tests.support.programs import ROOT, ranks_of
+from tests.support.programs import ROOT, autotune, ranks_of
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 
@@ -161,10 +161,8 @@ def test_what_is_too_large_is_oom_and_the_next_candidates_are_measured(
 
 def test_offload_is_searched_where_one_card_cannot_hold_the_state(emulate: Emulate) -> None:
     deep = ("--depth", "256", "--seq-len", "1024", "--gpt", "vocab_size=256,width=1024")
-    dry = [sys.executable, "-m", "autotune", "--dry-run", "--device", "cuda", *deep]
-    said = subprocess.check_output(
-        dry, cwd=ROOT, text=True, env=emulate("1x8GiB").environment
-    ).split()
+    dry = ("--dry-run", "--device", "cuda", *deep)
+    said = autotune(*dry, env=emulate("1x8GiB").environment).stdout.split()
     at = said.index("zero_stage")
     assert " ".join(said[at : at + 8]) == "zero_stage 0, 2, 3 offload none, optimizer, all"
 
@@ -193,11 +191,7 @@ def test_a_study_that_is_killed_leaves_no_memory_in_use_and_goes_on(
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert nothing_is_held(cards)
-    resumed = subprocess.run(
-        [sys.executable, "-m", "autotune", "--resume", str(out)], cwd=ROOT, text=True,
-        env=cards.environment, capture_output=True, check=False,
-    )  # fmt: skip
-    assert resumed.returncode == 0, resumed.stderr
+    autotune("--resume", out, env=cards.environment)
     assert values(rows(out), "micro_batch") == {("1",), ("2",)}
 
 
@@ -249,25 +243,14 @@ def test_another_card_is_no_place_to_go_on_and_the_same_one_verifies(
     cards = emulate("1xA100-40GB")
     long = ("--seq-len", "1024", "--micro-batch", "64", "--checkpointing", "none")
     tuned(cards, out, "--depth", "2", "--gpt", "vocab_size=256", *long, "--zero", "0")
-    code, err = ended(emulate("1xH100"), "--resume", str(out))
-    assert code == 2
+    err = autotune("--resume", out, code=2, env=emulate("1xH100").environment).stderr
     assert err.startswith("autotune: --resume: fingerprint.devices.devices.0.name was NVIDIA A100")
     assert len(err.splitlines()) == 1
-    code, err = ended(cards, "verify", str(out), "--steps", "40")
-    assert code == 0, err
+    autotune("verify", out, "--steps", "40", env=cards.environment)
     verified = Best.read(out / "best.json").verified
     assert verified is not None
     # The card's time is modelled, and hides most of the host's, which is not.
     assert verified.share_of_measured == pytest.approx(1, 0.1)
-
-
-def ended(cards: Emulation, *words: str) -> tuple[int, str]:
-    """Exit code and stderr of a command."""
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", *words], cwd=ROOT, text=True, env=cards.environment,
-        capture_output=True, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stderr
 
 
 @pytest.mark.parametrize(

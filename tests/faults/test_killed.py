@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 
@@ -88,34 +87,3 @@ def test_a_study_that_is_done_shows_its_result_again(make: Make) -> None:
     (study.out / "best.json").write_text("{}")
     assert study.resume().wait() == 0
     assert study.best() is not None
-    more = study.resume("--budget", "20s")
-    stdout, _ = more.communicate()
-    assert "resumed after" in stdout
-
-
-def test_a_resumed_study_takes_no_other_options(make: Make) -> None:
-    study = make(HostileStudy, *QUICK_SPACE)
-    assert study.begin().wait() == 0
-    for flags in ["--depth", "2"], ["--out", "elsewhere"], ["--dry-run"], ["--config", "x.toml"]:
-        process = study.resume(*flags)
-        _, stderr = process.communicate()
-        assert process.returncode == 2
-        assert stderr.count("\n") == 1
-        assert flags[0] in stderr
-
-
-def test_what_changed_is_refused_by_name(make: Make) -> None:
-    study = make(HostileStudy, *QUICK_SPACE)
-    assert study.begin().wait() == 0
-    path = study.out / "manifest.json"
-    text = path.read_text()
-    path.write_text(text.replace('"numpy": "', '"numpy": "0.'))
-    process = study.resume()
-    _, stderr = process.communicate()
-    assert process.returncode == 2
-    assert "fingerprint.software.numpy was 0." in stderr
-    assert stderr.endswith("--accept-changed numpy\n")
-    assert study.resume("--accept-changed", "numpy").wait() == 0
-    path.write_text(text.replace('"schema_version": 1', '"schema_version": 2'))
-    refused = subprocess.Popen.communicate(study.resume())[1]
-    assert "manifest.json is not of version 1" in refused

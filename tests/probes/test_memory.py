@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.support.programs import python
 
 MIB = 2**20
 
@@ -13,10 +12,7 @@ MIB = 2**20
 def in_fresh_process(code: str) -> list[int]:
     """The integers that `code` prints; `meter` is there, reset."""
     setup = "import torch\nfrom probes.memory import CpuMeter\nmeter = CpuMeter()\nmeter.reset()\n"
-    done = subprocess.run(
-        [sys.executable, "-c", setup + code], capture_output=True, text=True, check=True
-    )
-    return [int(word) for word in done.stdout.split()]
+    return [int(word) for word in python("-c", setup + code).stdout.split()]
 
 
 def test_a_peak_has_the_known_size_stays_and_is_forgotten_at_a_reset() -> None:

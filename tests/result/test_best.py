@@ -14,13 +14,13 @@ import pytest
 from autotune.errors import UsageError
 from autotune.result.best import Best, json_schema
 from autotune.result.choice import Choice, pool, winner
-from autotune.result.making import best_of
 from autotune.show.report.result import configuration
 from autotune.space.axes import ASKED_AXES, AXES
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Objective, Record, Verdict
 from autotune.space.workload import GlobalBatch
 from autotune.wire.reports import InPhase
+from tests.support import exported
 from tests.support.exported import result
 from tests.support.programs import ROOT
 from tests.support.records import MIB, QUIET, WORKLOAD, record, space, workload
@@ -44,16 +44,7 @@ def won(*records: Record) -> Candidate | None:
 
 
 def best(*records: Record, objective: Objective = "tokens_per_s") -> Best:
-    choice = chosen(records, WORKLOAD, objective)
-    return best_of(
-        choice,
-        records,
-        space(),
-        objective,
-        fingerprint={"kind": "cpu"},
-        environment={},
-        provenance={},
-    )
+    return exported.best(records, objective=objective)
 
 
 def document(*records: Record) -> dict[str, Any]:
@@ -485,11 +476,7 @@ def test_the_median_error_of_the_predicted_peaks_is_in_the_result() -> None:
         return replace(found, outcome=replace(found.outcome, predicted_peak_bytes=peak))
 
     records = [predicted(0, 0.9), predicted(1, 1.02), predicted(2, 1.5), record(B, number=3)]
-    choice = chosen(records, WORKLOAD, "flops")
-    found = best_of(
-        choice, records, space(), "flops",
-        fingerprint={"kind": "cpu"}, environment={}, provenance={},
-    )  # fmt: skip
+    found = best(*records)
     assert found.prediction is not None
     assert found.prediction.trials == 3
     assert found.prediction.peak_median_error == pytest.approx(0.1, abs=1e-6)
@@ -497,13 +484,9 @@ def test_the_median_error_of_the_predicted_peaks_is_in_the_result() -> None:
 
 @pytest.mark.parametrize(("kind", "kept"), [("cuda", True), ("cpu", False)])
 def test_what_the_user_said_to_the_allocator_is_exported(kind: str, *, kept: bool) -> None:
-    records = [record(A)]
-    choice = chosen(records, WORKLOAD, "flops")
     said = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-    found = best_of(
-        choice, records, space(), "flops", fingerprint={"kind": kind},
-        environment={"variables": said | {"OMP_NUM_THREADS": "1"}}, provenance={},
-    )  # fmt: skip
+    seen = {"variables": said | {"OMP_NUM_THREADS": "1"}}
+    found = exported.best([record(A)], fingerprint={"kind": kind}, environment=seen)
     assert found.exports.get("env") == (said if kept else None)
 
 
@@ -630,11 +613,7 @@ def of_one_batch(*found: tuple[Candidate, float], samples: int = 8) -> Best:
     """Of a study with that global batch, where candidates reached so many tokens/s."""
     among = workload(GlobalBatch(samples, "samples"))
     records = [record(c, tokens_per_s=rate, among=among) for c, rate in found]
-    choice = chosen(records, among, "flops")
-    return best_of(
-        choice, records, replace(space(), workload=among), "flops", fingerprint={"kind": "cpu"},
-        environment={}, provenance={},
-    )  # fmt: skip
+    return exported.best(records, replace(space(), workload=among))
 
 
 def test_the_micro_batches_of_one_global_batch_are_compared(tmp_path: Path) -> None:

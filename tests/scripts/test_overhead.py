@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -13,12 +12,9 @@ from autotune.result.folder import table
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Verdict
 from tests.support.records import record
-from tests.support.scripts import load
+from tests.support.scripts import load, rows
 
-
-@pytest.fixture(scope="module")
-def bench() -> ModuleType:
-    return load("overhead")
+bench: Any = load("overhead")
 
 
 def trial(started_s: float, probe_s: float, **others: Any) -> dict[str, Any]:
@@ -26,17 +22,11 @@ def trial(started_s: float, probe_s: float, **others: Any) -> dict[str, Any]:
     return {"started_s": started_s, "probe_s": probe_s} | known
 
 
-def held(markdown: str) -> dict[str, str]:
-    """The last column of a table by its first."""
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in markdown.splitlines()[2:]]
-    return {row[0]: row[-1] for row in rows}
-
-
-def test_trials_that_never_ran_take_no_time_and_are_out(bench: ModuleType, tmp_path: Path) -> None:
+def test_trials_that_never_ran_take_no_time_and_are_out(tmp_path: Path) -> None:
     skipped = record(Candidate(depth=2, seq_len=64, micro_batch=2), Verdict.SKIPPED, number=1)
     unrun = table.row(skipped) | {"probe_s": 0.0, "warmup_s": 0.0, "timed_s": 0.0}
-    rows = [table.row(record(Candidate(depth=2, seq_len=64, micro_batch=1))), unrun]
-    lines = [",".join("" if v is None else str(v) for v in row.values()) for row in rows]
+    both = [table.row(record(Candidate(depth=2, seq_len=64, micro_batch=1))), unrun]
+    lines = [",".join("" if v is None else str(v) for v in row.values()) for row in both]
     path = tmp_path / "trials.csv"
     path.write_text("\n".join([",".join(table.COLUMNS), *lines]) + "\n", encoding="utf-8")
     [found] = bench.read_trials(tmp_path).to_dict("records")
@@ -44,18 +34,19 @@ def test_trials_that_never_ran_take_no_time_and_are_out(bench: ModuleType, tmp_p
     assert {name: found[name] for name in expected} == expected
 
 
-def test_a_gap_reaches_from_one_trials_end_to_the_next_ones_start(bench: ModuleType) -> None:
+def test_a_gap_reaches_from_one_trials_end_to_the_next_ones_start() -> None:
     trials = pd.DataFrame([trial(1.0, 2.0), trial(3.5, 1.0), trial(4.75, 1.0)])
     assert list(bench.gaps_s(trials)) == pytest.approx([0.5, 0.25])
 
 
-def test_a_missed_promise_is_printed_as_not_held(bench: ModuleType) -> None:
+def test_a_missed_promise_is_printed_as_not_held() -> None:
     trials = pd.DataFrame([trial(float(i), 1.0) for i in range(30)])
     accounts = bench.Accounts(exit_code=0, cpu_s=2.0, import_cpu_s=1.5, peak_rss_bytes=10**8)
     deepspeed = pd.DataFrame(
         [trial(float(i), 1.0, group_start_s=s) for i, s in enumerate([4.0, 2.6])]
     )
-    assert held(bench.promises(trials, accounts, 35.0, 34.0, deepspeed)) == {
+    shown = rows(bench.promises(trials, accounts, 35.0, 34.0, deepspeed))
+    assert {measure: held for measure, (*_, held) in shown.items()} == {
         "probes run, finals included": "yes",
         "wall time inside warm-up and timed steps": "yes",
         "start of a group with ddp, median": "no",
@@ -68,7 +59,7 @@ def test_a_missed_promise_is_printed_as_not_held(bench: ModuleType) -> None:
     }
 
 
-def test_probes_that_the_budget_cut_short_are_not_counted(bench: ModuleType) -> None:
+def test_probes_that_the_budget_cut_short_are_not_counted() -> None:
     trials = pd.DataFrame([trial(0.0, 1.0), trial(1.0, 1.0, verdict="skipped")])
     accounts = bench.Accounts(exit_code=0, cpu_s=0.0, import_cpu_s=0.0, peak_rss_bytes=0)
     table_text = bench.promises(trials, accounts, wall_s=2.0, budget_s=2.0, deepspeed=trials[:0])
@@ -76,11 +67,11 @@ def test_probes_that_the_budget_cut_short_are_not_counted(bench: ModuleType) -> 
     assert "| 50% | no |" in table_text
 
 
-def test_the_parts_of_the_wall_time_add_up_to_it(bench: ModuleType) -> None:
+def test_the_parts_of_the_wall_time_add_up_to_it() -> None:
     trials = pd.DataFrame([
         trial(1.0, 5.0, group_start_s=2.0, step_s=2.5),
         trial(6.5, 2.0, step_s=1.5, attempts=2),
     ])  # fmt: skip
-    seconds = [float(line.split("|")[2].split()[0])
-               for line in bench.breakdown(trials, wall_s=10.0).splitlines()[2:]]  # fmt: skip
+    shown = rows(bench.breakdown(trials, wall_s=10.0))
+    seconds = [float(time.split()[0]) for time, _ in shown.values()]
     assert seconds == [4.0, 2.0, 1.0, 0.5, 2.5]

@@ -21,10 +21,10 @@ H100 = GRIDS / "h100-1-rank.csv"
 
 def test_a_recording_is_taken_to_the_card_of_its_device() -> None:
     recorded = grid.read(H100)
-    assert real.card_of(recorded).name == "H100"
+    assert real.card_of(recorded.device, H100) == "H100"
     assert real.flags(recorded)[:4] == ["--depth", "12,20", "--seq-len", "1024,2048"]
     with pytest.raises(UsageError, match="which no card emulates"):
-        real.card_of(grid.read(GRIDS / "cpu-1-rank.csv"))
+        real.card_of(grid.read(GRIDS / "cpu-1-rank.csv").device, H100)
 
 
 def test_peaks_times_and_verdicts_are_compared() -> None:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from types import ModuleType
+from typing import Any
 
 import pytest
 
 from autotune.space.candidate import Candidate
 from tests.support.scripts import load
 
+bench: Any = load("zero")
 DEPTH, WIDTH = 2, 64
-
-
-@pytest.fixture(scope="module")
-def bench() -> ModuleType:
-    return load("zero")
 
 
 @pytest.mark.parametrize(
@@ -32,7 +28,7 @@ def bench() -> ModuleType:
     ],
 )
 def test_the_theory_counts_gradients_only_where_they_are_kept_between_steps(
-    bench: ModuleType, stage: int, offload: str, ranks: int, bytes_a_parameter: float
+    stage: int, offload: str, ranks: int, bytes_a_parameter: float
 ) -> None:
     work = bench.workload(WIDTH, ranks)
     candidate = Candidate(
@@ -43,7 +39,7 @@ def test_the_theory_counts_gradients_only_where_they_are_kept_between_steps(
     assert bench.static_theory_bytes(work, candidate) == pytest.approx(expected)
 
 
-def row(bench: ModuleType, static_bytes: int, *held_bytes: float) -> object:
+def row(static_bytes: int, *held_bytes: float) -> object:
     causes = tuple(bench.Cause(f"cause {i}", size) for i, size in enumerate(held_bytes))
     return bench.Row(
         ranks=2,
@@ -56,25 +52,25 @@ def row(bench: ModuleType, static_bytes: int, *held_bytes: float) -> object:
     )
 
 
-def test_a_row_within_the_tolerance_needs_no_note(bench: ModuleType) -> None:
+def test_a_row_within_the_tolerance_needs_no_note() -> None:
     notes: list[str] = []
-    assert bench.explained(row(bench, 109_000_000, 9e6), notes) == ""
+    assert bench.explained(row(109_000_000, 9e6), notes) == ""
     assert notes == []
 
 
-def test_a_row_names_its_causes_with_their_bytes_and_what_they_leave(bench: ModuleType) -> None:
+def test_a_row_names_its_causes_with_their_bytes_and_what_they_leave() -> None:
     notes = ["cause 1"]
-    text = bench.explained(row(bench, 131_000_000, 2e7, 1e7), notes)
+    text = bench.explained(row(131_000_000, 2e7, 1e7), notes)
     assert text == "(2) 20.0 + (1) 10.0; +1.0% left"
     assert notes == ["cause 1", "cause 0"]
 
 
-def test_a_deviation_that_its_causes_do_not_cover_is_called_unexplained(bench: ModuleType) -> None:
-    assert bench.explained(row(bench, 150_000_000, 1e7), []).endswith("+40.0% left, unexplained")
+def test_a_deviation_that_its_causes_do_not_cover_is_called_unexplained() -> None:
+    assert bench.explained(row(150_000_000, 1e7), []).endswith("+40.0% left, unexplained")
 
 
 def test_a_failed_configuration_has_its_reason_in_the_table(
-    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fails(*_: object) -> None:
         raise bench.ProbeFailedError("out of memory")

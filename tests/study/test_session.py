@@ -25,7 +25,7 @@ from autotune.measure.replay.runner import Replay
 from autotune.measure.runner import OUT_OF_BUDGET, Job, Result
 from autotune.measure.testbed import open_testbed, testbed
 from autotune.result.best import Best
-from autotune.result.files import MANIFEST, hold
+from autotune.result.files import MANIFEST
 from autotune.result.folder.ending import Ending
 from autotune.space.options import Options
 from autotune.space.outcome import Verdict
@@ -416,7 +416,10 @@ def test_a_signal_keeps_a_result(ended: None, tune: Tune, monkeypatch: pytest.Mo
         (["--resume", "nowhere"], "not a study folder"),
         (["--resume", "study", "--budget", "0"], "must be more than 0"),
         (["--resume", "study", "--accept-changed"], "--accept-changed"),
-        (["--out", "study"], "resume its study with --resume study"),
+        (["--resume", "study", "--depth", "2"], "--depth"),
+        (["--resume", "study", "--out", "elsewhere"], "--out"),
+        (["--resume", "study", "--dry-run"], "--dry-run"),
+        (["--resume", "study", "--config", "x.toml"], "--config"),
     ],
 )
 def test_wrong_input_is_one_line(ended: None, tune: Tune, argv: list[str], message: str) -> None:
@@ -425,16 +428,19 @@ def test_wrong_input_is_one_line(ended: None, tune: Tune, argv: list[str], messa
     assert message in stderr
 
 
+def test_what_changed_is_refused_by_name_unless_that_is_accepted(ended: None, tune: Tune) -> None:
+    path = Path("study") / MANIFEST
+    path.write_text(path.read_text().replace('"torch": "', '"torch": "0.'))
+    code, _, stderr = tune("--resume", "study")
+    assert code == ExitCode.USAGE
+    assert "fingerprint.software.torch was 0." in stderr
+    assert stderr.endswith("--accept-changed torch\n")
+    assert tune("--resume", "study", "--accept-changed", "torch")[0] == ExitCode.FOUND
+
+
 def test_a_configuration_file_cannot_say_what_to_resume(tune: Tune) -> None:
     Path("pyproject.toml").write_text('[tool.autotune]\nresume = "study"\n')
     assert "unknown key resume" in tune("--dry-run", "--device", "cpu")[2]
-
-
-def test_a_folder_that_another_process_holds_is_refused(ended: None, tune: Tune) -> None:
-    with hold(Path("study")):
-        code, _, stderr = tune("--resume", "study")
-    assert code == ExitCode.USAGE
-    assert f"process {os.getpid()} on " in stderr
 
 
 def test_a_study_in_which_nothing_fits_says_so_again(tune: Tune) -> None:

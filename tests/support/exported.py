@@ -1,7 +1,8 @@
-"""Results of every engine, as studies would write them."""
+"""Results of records and of every engine, as studies would write them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,8 @@ from autotune.result.making import best_of
 from autotune.space.candidate import Candidate
 from autotune.space.models.defaults import parse_lora
 from autotune.space.options import Options
+from autotune.space.outcome import Objective, Record
+from autotune.space.space import Space
 from autotune.space.workload import GlobalBatch, Workload
 from tests.support.records import WORKLOAD, record, space
 
@@ -21,6 +24,22 @@ DEVICES: dict[str, dict[str, Any]] = {
         "devices": {"devices": [{"name": "a GPU", "capacity_bytes": 80 * 2**30}] * 2},
     },
 }
+
+
+def best(
+    records: Sequence[Record],
+    among: Space | None = None,
+    objective: Objective = "flops",
+    **known: dict[str, Any],
+) -> Best:
+    """What a study on a CPU that ended with these would write, if not otherwise `known`."""
+    among = among or space()
+    choice = winner(records, among.workload, objective)
+    assert choice is not None
+    nothing: dict[str, Any] = {"environment": {}, "provenance": {}}
+    return best_of(
+        choice, records, among, objective, **nothing | {"fingerprint": {"kind": "cpu"}} | known
+    )
 
 
 def result(
@@ -42,14 +61,8 @@ def result(
         global_batch=GlobalBatch(8 * world_size, "samples"),
     )  # fmt: skip
     candidate = Candidate(depth=2, seq_len=64, micro_batch=2, zero_stage=zero_stage, **axes)
-    found = record(candidate)
-    choice = winner([found], of, "flops")
-    assert choice is not None
     among = replace(space(), workload=of)
     options = Options.of(lora=parse_lora(lora, "--lora") if lora else None)
-    made = best_of(
-        choice, [found], among, "flops",
-        fingerprint=DEVICES[kind], environment={},
-        provenance={"options": options.to_json()},
-    )  # fmt: skip
+    provenance = {"options": options.to_json()}
+    made = best([record(candidate)], among, fingerprint=DEVICES[kind], provenance=provenance)
     return replace(made, confirmed=True)

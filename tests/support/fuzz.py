@@ -22,16 +22,14 @@ from autotune.commands.exits import one_line
 from autotune.errors import UsageError
 from autotune.measure.replay import grid
 from autotune.result.best import Best
-from autotune.result.choice import winner
 from autotune.result.files import MANIFEST
 from autotune.result.folder import manifest
 from autotune.result.folder.journal_file import repair
-from autotune.result.making import best_of
 from autotune.space.workload import parse_global_batch
 from autotune.units import parse_bytes, parse_duration_s, parse_ints, parse_share
 from autotune.wire import messages as wire
 from autotune.wire.messages import WireError
-from tests.support import recorded
+from tests.support import exported, recorded
 from tests.support.messages import TYPES, any_of
 from tests.support.records import record, space
 
@@ -148,13 +146,7 @@ def fuzz(name: str, cases: int, start: int = 0) -> int:
 def _best() -> bytes:
     made = space()
     records = [record(candidate, number=i) for i, candidate in enumerate(made.candidates)]
-    choice = winner(records, made.workload, "flops")
-    assert choice is not None
-    document = best_of(
-        choice, records, made, "flops",
-        fingerprint={"kind": "cpu"}, environment={}, provenance={},
-    )  # fmt: skip
-    return json.dumps(document.to_json()).encode()
+    return json.dumps(exported.best(records, made).to_json()).encode()
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A training script as a user would write it: only `--say` knows of autotune.
+"""A training script as a user would write it: nothing in it knows of autotune.
 
 `own_script.py HOW --batch N --len N --accum N`: trains a tiny model until it is ended, or for
 `--steps`, with what HOW names. Every 20 steps it prints its own figure, "tokens/s 123.4".
@@ -77,18 +77,12 @@ def plain(asked: argparse.Namespace) -> None:
                         num_workers=asked.workers)  # fmt: skip
     for number, batch in enumerate(loader, 1):
         ids = batch["input_ids"].to(device).repeat(asked.rows, 1)
-        loss = loss_of(model, ids) / asked.accum
-        for left in reversed(range(asked.losses)):
-            (loss / (1 + left)).backward(retain_graph=left > 0)
+        (loss_of(model, ids) / asked.accum).backward()
         if number % asked.accum == 0:
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad()
             speed.step()
-            if asked.say:
-                import autotune
-
-                autotune.step(tokens=1000)
         if number == asked.steps * asked.accum:
             return
 
@@ -404,9 +398,7 @@ def main() -> None:
     parser.add_argument("--cuda", action="store_true")
     parser.add_argument("--note", default="", help="which nothing reads")
     parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--losses", type=int, default=1)
     parser.add_argument("--rows", type=int, default=1, help="of each sample, in a batch")
-    parser.add_argument("--say", action="store_true")
     parser.add_argument("--local_rank", type=int, default=0)
     asked = parser.parse_args()
     getattr(sys.modules[__name__], asked.how)(asked)

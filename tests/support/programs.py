@@ -1,9 +1,12 @@
-"""Places of files, and ranks that replace the product's own."""
+"""Places of files, programs that run to their end, and ranks that replace the product's own."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -14,6 +17,26 @@ MEASURED_AGAIN = (None, "its measurements differ")
 SCRIPTS = ROOT / "scripts"
 QUICK_RANK = [sys.executable, "-P", str(TESTS / "support" / "quick_rank.py")]
 FAULTY_RANK = [sys.executable, "-P", str(TESTS / "support" / "faulty_rank.py")]
+
+
+def python(
+    *words: object,
+    code: int | None = 0,
+    cwd: Path | None = None,
+    env: dict[str, str] | None = None,
+    timeout: float | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """A process of this Python that finds the repository, and has to end with a `code`."""
+    done = subprocess.run(
+        [sys.executable, *map(str, words)], cwd=cwd, capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | (env or {}), timeout=timeout,
+    )  # fmt: skip
+    assert code in (None, done.returncode), done.stdout + done.stderr
+    return done
+
+
+def autotune(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
+    return python("-m", "autotune", *words, **how)
 
 
 def ranks_of(pid: int) -> list[psutil.Process]:

@@ -24,8 +24,6 @@ import pyte
 from rich.console import Console
 
 from autotune.result.best import Best
-from autotune.result.choice import winner
-from autotune.result.making import best_of
 from autotune.show.report import Reporter
 from autotune.show.report.reporters import reporter_for
 from autotune.space.axes import AXES
@@ -33,6 +31,7 @@ from autotune.space.candidate import Candidate
 from autotune.space.outcome import Record, Verdict
 from autotune.space.space import Space
 from autotune.wire.stopping import Phase
+from tests.support import exported
 from tests.support.programs import ROOT
 from tests.support.records import record, space, with_offload
 
@@ -94,17 +93,7 @@ SPACES = {
 
 
 def best(*records: Record, among: Space = SPACE, **provenance: str) -> Best:
-    choice = winner(records, among.workload, "flops")
-    assert choice is not None
-    return best_of(
-        choice,
-        records,
-        among,
-        "flops",
-        fingerprint={"kind": "cpu"},
-        environment={},
-        provenance=provenance,
-    )
+    return exported.best(records, among, provenance=provenance)
 
 
 def study(

@@ -9,6 +9,13 @@ from types import ModuleType
 from tests.support.programs import SCRIPTS
 
 
+def rows(markdown: str) -> dict[str, list[str]]:
+    """The other columns of a table by its first."""
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in markdown.splitlines()]
+    assert {len(row) for row in table} == {len(table[0])}
+    return {row[0]: row[1:] for row in table[2:]}
+
+
 def load(name: str) -> ModuleType:
     """A script, or a module of one, which finds those beside it as it does when it is run."""
     for folder in (SCRIPTS, SCRIPTS / "bench"):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 from autotune.wire.cores import CORES
+from tests.support.programs import python
 
 SCRIPT = """
 import os
@@ -17,14 +16,7 @@ print(sorted(os.sched_getaffinity(0)))
 
 
 def cores_of(environment: dict[str, str]) -> str:
-    ran = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        env=dict(os.environ) | environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return ran.stdout.strip()
+    return python("-c", SCRIPT, env=environment).stdout.strip()
 
 
 def test_a_process_keeps_to_the_cores_that_it_is_given() -> None:

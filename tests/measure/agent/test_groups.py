@@ -24,9 +24,8 @@ from autotune.space.outcome import Verdict
 from autotune.wire.stopping import Phase
 from tests.support import defaults
 from tests.support.agents import QUICK_AGENT, SLACK_S, Agents, ranks_on, until
-from tests.support.choice import campaign
 from tests.support.namespaces import network
-from tests.support.pools import RULE, SMALL, Started
+from tests.support.pools import RULE, SMALL
 
 pytestmark = pytest.mark.slow
 
@@ -63,29 +62,6 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Ag
 def probe(pool: Pool, candidate: Candidate = SMALL, **job: Any) -> Result:
     asked = defaults.job(candidate, **{"rule": RULE, "fresh": True} | job)
     return pool.run(asked, time.monotonic() + 120)
-
-
-# As good as on one.
-
-
-@pytest.mark.parametrize(
-    ("engine", "stage"), campaign(("ddp", 0), ("fsdp", 3), ("deepspeed", 1), ("deepspeed", 2))
-)
-def test_two_hosts_learn_like_one(two: Agents, tmp_path: Path, engine: str, stage: int) -> None:
-    """`tests/measure/launch/test_real_agents.py` has it of all engines, through a launcher."""
-    candidate = replace(SMALL, depth=2, zero_stage=stage)
-    here = Started(tmp_path, world_size=2, engine=engine)
-    one = here.run(candidate, rule=defaults.FIVE_STEPS)
-    here.pool.close()
-    (tmp_path / "two").mkdir()
-    pool = two.pool(tmp_path / "two", engine=engine)
-    both = probe(pool, candidate, rule=defaults.FIVE_STEPS)
-    pool.retire(time.monotonic() + 10)
-    assert (one.reason, both.reason) == ("", "")
-    assert one.report is not None
-    assert both.report is not None
-    assert len(both.report.step_s) == 3
-    assert both.report.loss == pytest.approx(one.report.loss, rel=1e-6)
 
 
 def test_ranks_on_each_host_leave_their_logs_in_the_study(two: Agents, tmp_path: Path) -> None:
@@ -191,17 +167,6 @@ def test_an_agent_that_ends_or_stops_is_a_lost_node_and_leaves_nothing(
     pool.close()
 
 
-def test_too_few_nodes_run_nothing(quick: Callable[..., Agents], tmp_path: Path) -> None:
-    agents = quick()
-    pool = agents.pool(tmp_path, ranks=3)
-    assert probe(pool).verdict is Verdict.OK
-    agents.processes[2].kill()
-    assert until(lambda: bool(agents.nodes[2].lost), SLACK_S)
-    with pytest.raises(NoNodesError, match="node n3 was lost"):
-        probe(pool)
-    pool.close()
-
-
 def test_a_killed_rank_is_no_lost_node(quick: Callable[..., Agents], tmp_path: Path) -> None:
     agents = quick(FAULT="killed@timed:1")
     pool = agents.pool(tmp_path)
@@ -209,14 +174,4 @@ def test_a_killed_rank_is_no_lost_node(quick: Callable[..., Agents], tmp_path: P
     assert result.verdict is Verdict.CRASHED
     assert "rank 1 was ended by SIGKILL in phase timed; see group001-rank1.log" in result.reason
     assert not any(node.lost for node in agents.nodes)
-    pool.close()
-
-
-def test_the_study_s_end_ends_agents(quick: Callable[..., Agents], tmp_path: Path) -> None:
-    agents = quick()
-    pool = agents.pool(tmp_path)
-    probe(pool)
-    for node in agents.nodes:
-        node.close()
-    assert [process.wait(20) for process in agents.processes] == [0, 0, 0]
     pool.close()

@@ -82,11 +82,6 @@ def test_another_build_gets_another_group_and_the_old_one_is_gone(start: Make) -
     assert not old & new
 
 
-def test_two_ranks_train_as_one_group(start: Make) -> None:
-    result = start(world_size=2).run()
-    assert result.verdict is Verdict.OK
-
-
 @pytest.mark.parametrize("stage", [0, 2])
 def test_ranks_listen_on_loopback_alone(start: Make, stage: int) -> None:
     group = start(world_size=2)

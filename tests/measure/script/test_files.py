@@ -50,7 +50,9 @@ def test_a_global_batch_is_shared_by_replicas(
     config = yaml.safe_load(Path(paths["accelerate_config"]).read_text())
     assert config["num_processes"] == 2
     beside = config["deepspeed_config"]["deepspeed_config_file"]
+    assert Path(beside).parent == tmp_path
     for found in (read(paths["deepspeed_config"]), arguments["deepspeed"], read(beside)):
+        assert found["zero_optimization"]["stage"] == 2
         assert found["gradient_accumulation_steps"] == accum
         assert found.get("train_batch_size") == whole
 
@@ -96,13 +98,3 @@ def test_transformers_takes_its_arguments(tmp_path: Path, zero: str) -> None:
     assert found.gradient_accumulation_steps == 2
     assert found.activation_checkpointing is True
     assert found.output_dir == str(tmp_path / "out")
-
-
-def test_accelerate_is_told_the_ranks_and_deepspeed_s_file(tmp_path: Path) -> None:
-    script = "true {accelerate_config} {micro_batch} {grad_accum}"
-    paths = written(tmp_path, script, zero="2", world_size="2")
-    config = yaml.safe_load(Path(paths["accelerate_config"]).read_text())
-    assert config["num_processes"] == 2
-    file = config["deepspeed_config"]["deepspeed_config_file"]
-    assert Path(file).parent == tmp_path
-    assert read(file)["zero_optimization"]["stage"] == 2

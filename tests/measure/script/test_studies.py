@@ -16,30 +16,34 @@ from autotune.commands.exits import ExitCode
 from autotune.result.best import Best
 from autotune.show.view.study import read
 from tests.support.launches import OWN, PYTHON
-from tests.support.programs import ROOT, TESTS
+from tests.support.programs import TESTS, autotune
 
 PARALLEL = TESTS / "support" / "parallel_script.py"
 UNLIKE = TESTS / "support" / "unlike_script.py"
+HOW = ("--device", "cpu", "--finals", "1")
 
 
-def autotune(*words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "autotune", *words]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
+def tuned(out: Path, script: str, *words: str) -> tuple[str, Best]:
+    """What a study on the CPU printed, and its result."""
+    said = autotune("--script", script, *HOW, "--out", out, *words).stdout
+    return said, Best.read(out / "best.json")
+
+
+def verify(out: Path, *words: str) -> None:
+    """It may be slower than measured."""
+    verified = autotune("verify", out, *words, code=None)
+    assert verified.returncode in (0, 5, 6), verified.stderr
 
 
 @pytest.mark.slow
 def test_the_result_has_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(OWN, tmp_path / "own.py")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     script = f"{PYTHON} own.py plain --batch 4 --len 16 --out {{out}} --steps {{steps}}"
     out = tmp_path / "study"
-    ended = autotune(
-        "--script", script, "--axis", "steps=100000,200000", "--device", "cpu", "--budget", "90s",
-        "--finals", "1", "--trials", "1", "--out", str(out),
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    best = Best.read(out / "best.json")
+    said, best = tuned(
+        out, script, "--axis", "steps=100000,200000", "--budget", "90s", "--trials", "1"
+    )
     config = best.config
     assert (config.micro_batch, config.seq_len, config.global_batch_tokens) == (4, 16, 64)
     assert config.optimizer == "adamw+sgd"
@@ -50,13 +54,12 @@ def test_the_result_has_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert best.sure is None  # its one trial was compared with nothing
     exports = {path.name for path in (out / "exports").iterdir()}
     assert exports - {"env.sh"} == {"launch.sh", "out"}  # a busy machine has variables of threads
-    assert "a script's settings are its own" in " ".join(ended.stdout.split())
+    assert "a script's settings are its own" in " ".join(said.split())
     assert (out / "exports" / "out").is_dir()  # that the command it prints saves to
     assert "own.py" in (out / "report.html").read_text()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")  # the script is found where it was
-    verified = autotune("verify", str(out))
-    assert verified.returncode in (0, 5, 6), verified.stderr  # slower than measured
+    verify(out)
 
 
 @pytest.mark.slow
@@ -75,8 +78,7 @@ def test_rows_of_a_sample_are_known_to_who_goes_on_and_who_verifies(tmp_path: Pa
     begun.send_signal(signal.SIGINT)
     begun.communicate()
     assert begun.returncode == ExitCode.STOPPED
-    went_on = autotune("--resume", str(out))
-    assert went_on.returncode == 0, went_on.stderr
+    went_on = autotune("--resume", out)
     assert "rows a sample" not in went_on.stdout  # it is known already
     trials = pd.read_csv(out / "trials.csv")
     probed = trials["verdict"].isin(["ok", "pruned"])  # where another turned out far faster
@@ -84,8 +86,7 @@ def test_rows_of_a_sample_are_known_to_who_goes_on_and_who_verifies(tmp_path: Pa
     best = Best.read(out / "best.json")
     assert best.measured.rows == 2
     assert best.measured.samples_per_s * 2 * 32 == pytest.approx(best.measured.tokens_per_s)
-    verified = autotune("verify", str(out))
-    assert verified.returncode in (0, 5, 6), verified.stderr  # slower than measured
+    verify(out)
 
 
 @pytest.mark.slow
@@ -94,13 +95,9 @@ def test_ranks_that_share_a_batch_do_not_win_by_counting_it_twice(tmp_path: Path
         f"{PYTHON} -m torch.distributed.run --nproc_per_node 2 {PARALLEL} tp --degree {{degree}}"
         " --batch {micro_batch} --pause-s 0.1"
     )
-    out = tmp_path / "study"
-    ended = autotune(
-        "--script", script, "--micro-batch", "8", "--axis", "degree=1,2", "--device", "cpu",
-        "--budget", "2m", "--finals", "1", "--out", str(out),
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    best = Best.read(out / "best.json")
+    _, best = tuned(
+        tmp_path / "study", script, "--micro-batch", "8", "--axis", "degree=1,2", "--budget", "2m"
+    )
     assert best.config.own == "degree=1"
     assert (best.config.data_parallel, best.config.degrees) == (2, {"dp": 2})
     assert best.config.global_batch_samples == 16
@@ -119,30 +116,26 @@ def test_degrees_are_searched_and_those_of_the_winner_are_exported(tmp_path: Pat
         " --degree {tp} --batch {micro_batch} --accum {grad_accum} --pause-s 0.1"
     )
     out = tmp_path / "study"
-    ended = autotune(
-        "--script", script, "--micro-batch", "8", "--tp", "1,2,4", "--global-batch", "32",
-        "--world-size", "4", "--model-config", str(tmp_path), "--device", "cpu",
-        "--budget", "4m", "--finals", "1", "--out", str(out),
+    said, best = tuned(
+        out, script, "--micro-batch", "8", "--tp", "1,2,4", "--global-batch", "32",
+        "--world-size", "4", "--model-config", str(tmp_path), "--budget", "4m",
     )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    assert "without --tp 4 (tp must divide the model's 2 KV heads)" in ended.stdout
+    assert "without --tp 4 (tp must divide the model's 2 KV heads)" in said
     trials = pd.read_csv(out / "trials.csv")
     assert set(trials["tp"]) == {1, 2}
-    config = Best.read(out / "best.json").config
+    config = best.config
     replicas = {1: 4, 2: 2}[config.tp]
     assert (config.data_parallel, config.grad_accum) == (replicas, 4 // replicas)
     assert config.global_batch_samples == 32
     assert (config.degrees or {}).get("tp", 1) == config.tp
-    made = autotune("export", str(out), "--format", "torchtitan,megatron")
-    assert made.returncode == 0, made.stderr
+    autotune("export", out, "--format", "torchtitan,megatron")
     exports = out / "exports"
     titan = (exports / "torchtitan_config.py").read_text()
     assert f"config.parallelism.tensor_parallel_degree = {config.tp}\n" in titan
     megatron = (exports / "megatron.sh").read_text()
     assert f"--tensor-model-parallel-size {config.tp}\n" in megatron
     (tmp_path / "config.json").unlink()  # the winner is known without it
-    verified = autotune("verify", str(out), "--steps", "40")
-    assert verified.returncode in (0, 5, 6), verified.stderr  # slower than measured
+    verify(out, "--steps", "40")
 
 
 @pytest.mark.slow
@@ -153,20 +146,16 @@ def test_a_global_batch_of_ranks_that_share_it_is_exported_and_verified(tmp_path
         " --batch {micro_batch} --len {seq_len} --config {deepspeed_config}"
     )
     out = tmp_path / "study"
-    ended = autotune(
-        "--script", script, "--micro-batch", "8", "--seq-len", "32", "--global-batch", "16",
-        "--zero", "1", "--device", "cpu", "--budget", "4m", "--finals", "1", "--trials", "1",
-        "--out", str(out),
+    _, best = tuned(
+        out, script, "--micro-batch", "8", "--seq-len", "32", "--global-batch", "16",
+        "--zero", "1", "--budget", "4m", "--trials", "1",
     )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    best = Best.read(out / "best.json")
     config = best.config
     assert (config.data_parallel, config.grad_accum, config.global_batch_samples) == (1, 2, 16)
     for found in (best.deepspeed(), json.loads((out / "exports/deepspeed.json").read_text())):
         assert found["gradient_accumulation_steps"] == 2
         assert found["train_batch_size"] == 16
-    verified = autotune("verify", str(out), "--steps", "40")
-    assert verified.returncode in (0, 5, 6), verified.stderr  # slower than measured
+    verify(out, "--steps", "40")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="adopting orphans is Linux's")
@@ -204,21 +193,18 @@ PHASED = (
 SOON = ["--phase-args", "--eval-every 5 --save-every 5"]
 
 
-def phased(out: Path, script: str, *words: str, capacity: str = "2GiB") -> tuple[str, Best | None]:
+SHORT = ["--micro-batch", "4", "--budget", "120s"]
+
+
+def phased(out: Path, script: str, *words: str, capacity: str = "2GiB") -> tuple[str, Best]:
     """What a short study of the script that evaluates and saves says, and its result."""
-    ended = autotune(
-        "--script", f"{PHASED} {script}", "--device", "cpu", "--capacity", capacity,
-        "--budget", "120s", "--finals", "1", "--out", str(out), *words,
-    )  # fmt: skip
-    assert ended.returncode in (0, 3), ended.stderr
-    found = Best.read(out / "best.json") if ended.returncode == 0 else None
-    return " ".join(ended.stdout.split()), found
+    said, best = tuned(out, f"{PHASED} {script}", *SHORT, "--capacity", capacity, *words)
+    return " ".join(said.split()), best
 
 
 @pytest.mark.slow
 def test_what_a_script_was_not_seen_to_do_is_said(tmp_path: Path) -> None:
-    said, best = phased(tmp_path / "study", "", "--micro-batch", "4")
-    assert best is not None
+    said, best = phased(tmp_path / "study", "")
     assert best.unseen == ("evaluate", "save")
     assert "Not seen: evaluation and saving" in said
     assert "Not seen" in (tmp_path / "study" / "report.html").read_text()
@@ -226,17 +212,17 @@ def test_what_a_script_was_not_seen_to_do_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("phase", "script", "capacity"),
+    ("phase", "script"),
     [
-        ("in evaluation", "--eval-every 90000 --eval-batch 6000", "1GiB"),
-        ("while saving", "--save-every 90000 --copies 2000", "1GiB"),
+        ("in evaluation", "--eval-every 90000 --eval-batch 6000"),
+        ("while saving", "--save-every 90000 --copies 2000"),
     ],
 )
 def test_a_candidate_that_breaks_only_between_steps_does_not_win(
-    tmp_path: Path, phase: str, script: str, capacity: str
+    tmp_path: Path, phase: str, script: str
 ) -> None:
-    _, best = phased(tmp_path / "study", script, "--micro-batch", "4", *SOON, capacity=capacity)
-    assert best is None
+    how = (*HOW, *SHORT, *SOON, "--capacity", "1GiB", "--out", tmp_path / "study")
+    autotune("--script", f"{PHASED} {script}", *how, code=ExitCode.NOTHING_FITS)
     trials = pd.read_csv(tmp_path / "study" / "trials.csv")
     finals, lost = (trials[trials["kind"] == kind].iloc[0] for kind in ("final", "phases"))
     assert finals["verdict"] == "ok"  # by the user's own command
@@ -249,8 +235,7 @@ def test_evaluation_and_saving_are_reached_by_arguments_of_their_own(tmp_path: P
     """Evaluations leave training no time, and cost no speed: they would take most of a final."""
     script = "--eval-every 90000 --eval-batch 3000 --save-every 90000 --copies 2"
     often = ["--phase-args", "--eval-every 3 --save-every 3"]
-    said, best = phased(tmp_path / "study", script, "--micro-batch", "4", *often)
-    assert best is not None
+    said, best = phased(tmp_path / "study", script, *often)
     assert (best.unseen, "Not seen" in said) == ((), False)
     assert best.unconfirmed != "its finals failed"
     phases = best.measured.phases
@@ -270,13 +255,11 @@ def test_evaluation_and_saving_are_reached_by_arguments_of_their_own(tmp_path: P
 def test_verify_does_not_hold_where_evaluation_breaks(tmp_path: Path) -> None:
     script = "--eval-every {every} --eval-batch 6000 --save-every 100000"
     out = tmp_path / "study"
-    _, best = phased(out, script, "--set", "every=90000", "--micro-batch", "4", capacity="1GiB")
-    assert best is not None
+    phased(out, script, "--set", "every=90000", capacity="1GiB")
     changed = json.loads((out / "best.json").read_text())
     changed["provenance"]["options"]["phase_args"] = "--eval-every 5"
     (out / "best.json").write_text(json.dumps(changed))
-    verified = autotune("verify", str(out), "--steps", "40")
-    assert verified.returncode == ExitCode.NOT_VERIFIED, verified.stderr
+    verified = autotune("verify", out, "--steps", "40", code=ExitCode.NOT_VERIFIED)
     assert "in evaluation" in verified.stdout
 
 
@@ -286,16 +269,13 @@ def test_unlike_ranks_beat_equal_ones_where_memory_binds(tmp_path: Path) -> None
         f"{PYTHON} -m torch.distributed.run --nproc_per_node 2 {UNLIKE} {{micro_batch_per_rank}}"
     )
     out = tmp_path / "study"
-    ended = autotune(
-        "--script", script, "--micro-batch-per-rank", "8+8,8+64,64+64", "--device", "cpu",
-        "--capacity", "640MiB,1GiB", "--sampler", "grid", "--budget", "3m", "--finals", "1",
-        "--out", str(out),
+    _, best = tuned(
+        out, script, "--micro-batch-per-rank", "8+8,8+64,64+64",
+        "--capacity", "640MiB,1GiB", "--sampler", "grid", "--budget", "3m",
     )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr + ended.stdout
     trials = pd.read_csv(out / "trials.csv").query("kind == 'search'")
     verdicts = dict(zip(trials["micro_batch_per_rank"], trials["verdict"], strict=True))
     assert verdicts["64+64"] in ("over_ceiling", "oom")
-    best = Best.read(out / "best.json")
     assert best.config.micro_batch_per_rank == "8+64"
     assert best.config.global_batch_samples == 72
     assert best.limits.rank_capacities == (640 * 2**20, 2**30)

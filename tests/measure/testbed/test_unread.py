@@ -37,11 +37,26 @@ def test_lengths_that_may_matter_are_searched(cpu: Device, function: str) -> Non
     assert on(cpu, function).axes["seq_len"] == (64, 128)
 
 
+@pytest.mark.parametrize(
+    ("function", "candidates", "said"),
+    [
+        ("without_blocks", 2, "names no blocks: none and full are the same training"),
+        ("unread", 4, "the factory never reads spec.checkpointing"),
+    ],
+)
+def test_checkpointing_is_left_out_without_blocks_and_else_ours(
+    cpu: Device, function: str, candidates: int, said: str
+) -> None:
+    found = on(cpu, function, seq_len="8")
+    assert len(found.candidates) == candidates
+    assert any(said in each.why for each in found.fixed)
+
+
 REFUSED = [
     ("images", {"seq_len": "8,16"}, "--seq-len 8,16: make_batch makes the same batch for each"),
     ("unread", {"depth": "2,3"}, "--depth 2,3: the factory never reads spec.depth; leave --depth"),
     ("unread", {"attention": "eager"}, "--attention eager: the factory never reads"),
-    ("without_blocks", {"checkpointing": "none,full"}, "none and full are the same training"),
+    ("without_blocks", {"checkpointing": "none,full"}, "same training; leave --checkpointing out"),
 ]
 
 

@@ -21,6 +21,7 @@ from autotune.result.export.format import FACTS, remark, unexpressed
 from autotune.space.engines import ENGINES
 from autotune.space.workload import GlobalBatch
 from tests.support.exported import result
+from tests.support.programs import python
 
 RESULTS = {
     "ddp": result("ddp", 0),
@@ -545,10 +546,7 @@ def test_hf_has_a_config_of_bitsandbytes(tmp_path: Path) -> None:
     best = result("ddp", 0, model="llama-3-8b-tiny", dtype="bf16", lora="r=8", base="nf4")
     write(best, tmp_path, ["hf"])
     program = "import hf; q = hf.quantization_config(); print(q.quantization_method())"
-    ran = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert ran.stdout.split() == ["nf4"]
+    assert python("-c", program, cwd=tmp_path).stdout.split() == ["nf4"]
 
 
 @pytest.mark.slow
@@ -556,10 +554,7 @@ def test_trl_gets_a_config_of_peft(tmp_path: Path) -> None:
     pytest.importorskip("trl")
     write(result("ddp", 0, model="llama-3-8b-tiny", lora="r=8,targets=q_proj"), tmp_path, ["trl"])
     program = "import trl_config; p = trl_config.peft_config(); print(p.r, *p.target_modules)"
-    ran = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert ran.stdout.split() == ["8", "q_proj"]
+    assert python("-c", program, cwd=tmp_path).stdout.split() == ["8", "q_proj"]
 
 
 @pytest.mark.parametrize("rank", [0, "8", None])

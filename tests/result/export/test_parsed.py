@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from autotune.result.export import write
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from tests.support.exported import result
-from tests.support.programs import ROOT
+from tests.support.programs import ROOT, python
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 SCRIPT = ROOT / "tests" / "support" / "parsers.py"
@@ -82,11 +80,8 @@ def parsed(tool: str, folder: Path, *names: str) -> dict[str, Any]:
         "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": "",
     }  # fmt: skip
     # Without the script's folder on the path, whose files are called as packages are.
-    ran = subprocess.run(
-        [sys.executable, "-P", str(SCRIPT), tool, *(str(folder / name) for name in chosen)],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr[-3000:]
+    folders = (folder / name for name in chosen)
+    ran = python("-P", SCRIPT, tool, *folders, cwd=folder, env=environment, timeout=300)
     return dict(zip(chosen, json.loads(ran.stdout), strict=True))
 
 

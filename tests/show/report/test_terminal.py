@@ -13,8 +13,7 @@ from rich.console import Console
 
 from autotune.result import best as best_json
 from autotune.result.best import Best, PeakBytes, PeakErrors, Sure
-from autotune.result.choice import Repeats, winner
-from autotune.result.making import best_of
+from autotune.result.choice import Repeats
 from autotune.show.report import Reporter
 from autotune.show.report.reporters import reporter_for
 from autotune.show.report.result import ROUTED, Caution, cautions
@@ -112,22 +111,10 @@ def test_trials_stand_under_their_header() -> None:
         assert row.index(value) + len(value) == header.index(title) + len(title)
 
 
-@pytest.mark.parametrize("width", [80, 100])
-def test_a_measured_trial_of_a_large_space_stays_on_one_line(width: int) -> None:
-    screen, _, reporter = plain(width, among=SPACES["wide"])
-    before = len(screen.text.splitlines())
-    reporter.told(record(Candidate(depth=24, seq_len=128, micro_batch=128), Verdict.PRUNED), None)
-    assert len(screen.text.splitlines()) == before + 1
-
-
 def logged() -> str:
     screen, clock = Screen(), Clock()
     study(PlainReporter(screen.console, clock), clock)
     return screen.text
-
-
-def test_a_log_has_no_escape_sequences() -> None:
-    assert "\x1b" not in logged()
 
 
 @pytest.mark.parametrize("kind", [PlainReporter, LiveReporter])
@@ -337,12 +324,7 @@ def of_one_batch(*rates: tuple[Candidate, float], joules: float | None = None) -
     records = [
         record(c, tokens_per_s=rate, among=among, joules_per_token=joules) for c, rate in rates
     ]
-    choice = winner(records, among, "flops")
-    assert choice is not None
-    return best_of(
-        choice, records, replace(SPACE, workload=among), "flops", fingerprint={"kind": "cpu"},
-        environment={}, provenance={},
-    )  # fmt: skip
+    return best(*records, among=replace(SPACE, workload=among))
 
 
 TWO = replace(A, micro_batch=2)
@@ -434,21 +416,6 @@ def test_the_live_lines_say_when_the_finals_begin_and_how_far_they_are() -> None
     reporter.told(record(A, purpose="final"), None)
     reporter.told(record(A, Verdict.SKIPPED, purpose="final"), None)  # never ran
     assert "finals  for 1:10, 1 round so far" in _drawn(reporter, screen, "finals")
-    reporter.close()
-
-
-def test_a_start_is_shown_with_what_earlier_ones_took() -> None:
-    screen, clock, reporter = live()
-    for seconds in (6, 3):
-        reporter.probing("search", A, 420.0)
-        reporter.phase(Phase.ENGINE, 0)
-        clock.now_s += seconds
-        if seconds == 6:
-            reporter.phase(Phase.WARMUP, 0)
-            reporter.phase(Phase.DONE, 0)
-            reporter.told(record(A), record(A))
-            assert "ckpt none  done" in _drawn(reporter, screen, "search")
-    assert "building the engine, 3 s of about 6 s" in _drawn(reporter, screen, "search")
     reporter.close()
 
 

@@ -61,12 +61,13 @@ def workload(traits: GptTraits) -> Workload:
 def test_a_closed_form_is_what_is_counted_whatever_the_traits(traits: GptTraits) -> None:
     of = workload(traits)
     spec, shape = of.spec(3), of.shape(3)
-    found = count(Count(models=[spec], shallow=[spec, of.spec(5)], seq_lens=[16]))
+    found = count(Count(models=[spec], shallow=[spec, of.spec(5)], seq_lens=[16, 64]))
     [parameters] = found.parameters
-    assert parameters.parameters == shape.parameters
+    assert parameters.parameters == parameters.trainable == shape.parameters
     assert parameters.block_matrices == shape.block_matrices
     assert parameters.largest_block == shape.largest_block
-    assert found.flops_per_sample == [[16 * shape.flops_per_token(16)]]
+    assert found.flops_per_sample == [[n * shape.flops_per_token(n) for n in (16, 64)]]
+    assert not found.uncounted
 
 
 def test_the_width_follows_from_the_depth_in_whole_heads() -> None:
