@@ -83,7 +83,9 @@ class Scale:
             wiring = Wiring(
                 logs=self._logs, note=self.note, stop=lambda: bool(self._stop) or self._gone()
             )
-            node = LocalNode(self._device, self._logs, {}, wiring.note)
+            node = LocalNode(
+                self._device, self._logs, self._device.rank_environment(1), wiring.note
+            )
             [self._runner] = pools(
                 self._device.kind, Seating([(node, 1)], 1), found.space.workload,
                 found.space.limits, [wiring],
