@@ -372,12 +372,15 @@ class Largest:
 
 
 def largest(rows: Sequence[Expected]) -> list[Largest]:
-    """The largest micro_batch of each build and length."""
+    """The largest micro_batch of each build and length, below those that were weighed and do not
+    fit."""
     alike: dict[object, list[Expected]] = {}
     for row in rows:  # ascending in micro_batch
         alike.setdefault((row.candidate.build, row.candidate.seq_len), []).append(row)
     found = []
-    for each in alike.values():
+    for same in alike.values():
+        over = next((n for n, row in enumerate(same) if row.weighed and not row.fits), len(same))
+        each = same[: max(1, over)]
         fitting = [row for row in each if row.fits]
         possible = [row for row in each if row.may_fit]
         found.append(Largest(
