@@ -25,7 +25,7 @@ from autotune.study.predict.memory import (
     Prediction,
     before_gradients,
     host_memory,
-    unused_share,
+    unused,
 )
 from autotune.study.predict.predictor import Predictor
 from autotune.study.predict.speed import MAGNITUDES, Magnitudes
@@ -338,8 +338,7 @@ def _parts(space: Space, memory: MemoryModel, place: int, *, stay: bool) -> Part
     engine = engine_of(workload, candidate)
     state, found = engine.state(workload, candidate), memory.parts
     with_unused = float(found.blocks[place] + found.head[place])
-    unused = unused_share(KIND) * with_unused
-    over = with_unused - unused
+    over = with_unused / (1 + unused(workload, candidate))
     if stay or candidate.zero_stage > 0:
         gradients = min(state.gradients, over)
     else:  # gradients come as activations go
@@ -356,7 +355,7 @@ def _parts(space: Space, memory: MemoryModel, place: int, *, stay: bool) -> Part
         activations=more * rest * (1 - head),
         logits=more * rest * head,
         buffers=more * buffers,
-        unused=more * unused,
+        unused=more * (with_unused - over),
         outside=more * float(found.base[place]),
     )
 
