@@ -127,9 +127,11 @@ class FirstStep:
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
         self._lazy = [each.state for each in optimizers if not each.state]
 
-    def come(self) -> None:
+    def come(self) -> bool:
+        """Returns whether there is such state."""
         for state in self._lazy:
             state.clear()
+        return bool(self._lazy)
 
 
 def trained(module: nn.Module) -> list[nn.Parameter]:

@@ -23,6 +23,10 @@ with suppress(ImportError):  # ranks with ZeRO import it and inductor, in 3 s
     from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: F401
 
 
+_LINKED = "_hp_optimizer_states_linked"
+"""Whether weights of stages 1 and 2 are linked to the optimizer's state."""
+
+
 class DeepSpeedEngine:
     """A deepspeed engine whose batch sizes change in place."""
 
@@ -57,7 +61,9 @@ class DeepSpeedEngine:
                 optimizer=None if own is None else own(trained(module)),
                 config=start.engine_config,
             )[0]
-        self._first_step = FirstStep([self._engine.basic_optimizer])
+        # State in host memory takes no segment of the device's allocator.
+        here = start.model.offload == "none"
+        self._first_step = FirstStep([self._engine.basic_optimizer] if here else [])
         self._world_size = world.size
 
     def prepare(self, micro_batch: int, micro_steps: int, weight: float = 1.0) -> None:
@@ -66,12 +72,11 @@ class DeepSpeedEngine:
                 "DeepSpeed has one micro-batch for all ranks", "micro_batch_per_rank"
             )
         self._engine.zero_grad()
-        if getattr(self._engine.optimizer, "_hp_optimizer_states_linked", False):
-            self._engine.optimizer._hp_optimizer_states_linked = False  # the first step links them
+        if self._first_step.come() and hasattr(self._engine.optimizer, _LINKED):
+            setattr(self._engine.optimizer, _LINKED, False)  # the first step links them
             for parameter in self._engine.module.parameters():
                 if (of := getattr(parameter, "_hp_mapping", None)) is not None:  # none if frozen
                     of.optim_fragment = None
-        self._first_step.come()
         self._engine.set_train_micro_batch_size(micro_batch)
         self._engine.set_train_batch_size(micro_batch * micro_steps * self._world_size)
 

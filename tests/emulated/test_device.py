@@ -97,8 +97,10 @@ def test_a_script_runs_on_cards_of_the_study(
     assert "emulated Tesla T4; its memory is taken over, its speed is not" in said
 
 
-def test_a_plan_weighs_as_a_study_does(tmp_path: Path) -> None:
-    flags = (*LLAMA, "--engine", "fsdp", "--zero", "3")
+@pytest.mark.parametrize("engine", ["fsdp", "deepspeed"])
+def test_a_plan_weighs_as_a_study_does(tmp_path: Path, engine: str) -> None:
+    """Its ranks are forked: stderr says nothing else."""
+    flags = (*LLAMA, "--engine", engine, "--zero", "3")
     found = study(tmp_path / "study", "--device", "emulated:4xA100-40GB", *flags)
     plan = ("plan", "--gpus", "4xA100-40GB", *flags, "--json")
     done = autotune(*plan, env={"TMPDIR": str(tmp_path)})

@@ -25,7 +25,7 @@ from autotune.study.predict.memory import (
     Prediction,
     before_gradients,
     host_memory,
-    unused_share,
+    unused,
 )
 from autotune.study.predict.predictor import Predictor
 from autotune.study.predict.speed import MAGNITUDES, Magnitudes
@@ -338,8 +338,7 @@ def _parts(space: Space, memory: MemoryModel, place: int, *, stay: bool) -> Part
     engine = engine_of(workload, candidate)
     state, found = engine.state(workload, candidate), memory.parts
     with_unused = float(found.blocks[place] + found.head[place])
-    unused = unused_share(KIND) * with_unused
-    over = with_unused - unused
+    over = with_unused / (1 + unused(workload, candidate))
     if stay or candidate.zero_stage > 0:
         gradients = min(state.gradients, over)
     else:  # gradients come as activations go
@@ -356,7 +355,7 @@ def _parts(space: Space, memory: MemoryModel, place: int, *, stay: bool) -> Part
         activations=more * rest * (1 - head),
         logits=more * rest * head,
         buffers=more * buffers,
-        unused=more * unused,
+        unused=more * (with_unused - over),
         outside=more * float(found.base[place]),
     )
 
@@ -372,12 +371,15 @@ class Largest:
 
 
 def largest(rows: Sequence[Expected]) -> list[Largest]:
-    """The largest micro_batch of each build and length."""
+    """The largest micro_batch of each build and length, below those that were weighed and do not
+    fit."""
     alike: dict[object, list[Expected]] = {}
     for row in rows:  # ascending in micro_batch
         alike.setdefault((row.candidate.build, row.candidate.seq_len), []).append(row)
     found = []
-    for each in alike.values():
+    for same in alike.values():
+        over = next((n for n, row in enumerate(same) if row.weighed and not row.fits), len(same))
+        each = same[: max(1, over)]
         fitting = [row for row in each if row.fits]
         possible = [row for row in each if row.may_fit]
         found.append(Largest(

@@ -83,7 +83,9 @@ class Scale:
             wiring = Wiring(
                 logs=self._logs, note=self.note, stop=lambda: bool(self._stop) or self._gone()
             )
-            node = LocalNode(self._device, self._logs, {}, wiring.note)
+            node = LocalNode(
+                self._device, self._logs, self._device.rank_environment(1), wiring.note
+            )
             [self._runner] = pools(
                 self._device.kind, Seating([(node, 1)], 1), found.space.workload,
                 found.space.limits, [wiring],
@@ -164,15 +166,16 @@ def _rows(found: Answer, most: int) -> Iterator[tuple[Plan, Expected]]:
 def _unweighed(
     plan: Plan, row: Expected, known: Collection[tuple[int, Candidate]]
 ) -> Candidate | None:
-    """The next candidate to weigh for `row`: its own, or a larger micro_batch that may fit."""
-    if (plan.gpus, row.candidate) not in known:
-        return row.candidate
+    """The next candidate to weigh for `row`: its own, or a larger micro_batch that may fit. While
+    nothing fits and two did not, half of what is left: one that fits tells more of the others."""
     alike = [
         each for each in plan.expected
         if (each.candidate.build, each.candidate.seq_len)
         == (row.candidate.build, row.candidate.seq_len)
     ]  # fmt: skip
-    may = largest(alike)[0].may
-    candidates = (each.candidate for each in alike if each.candidate.micro_batch == may)
-    above = next(candidates, None)
-    return None if above is None or (plan.gpus, above) in known else above
+    may, tried = largest(alike)[0].may, [each for each in alike if each.weighed]
+    wanted = [row.candidate, *(e.candidate for e in alike if e.candidate.micro_batch == may)]
+    if len(tried) > 1 and not any(each.fits for each in tried):
+        below = alike[: alike.index(tried[0])]
+        wanted = [*(each.candidate for each in below[len(below) // 2 :]), *wanted]
+    return next((each for each in wanted if (plan.gpus, each) not in known), None)

@@ -37,9 +37,11 @@ elementwise results again. Source: torchtitan's and lightning-thunder's publishe
 without it (results/public)."""
 _COMPILED_BYTES = {"cpu": 80 * 2**20, "cuda": 0}
 """Bytes of the compiler and its results, in a process that has compiled its blocks."""
-_UNUSED = 0.08
+_UNUSED = {"ddp": (0.06, 0.28), "deepspeed": (0.18, 0.41), "fsdp": (0.23, 0.34)}
 """Unused bytes that torch's allocator reserves, as a share of the peak over weights and optimizer
-state. A guess: published runs have 2 to 36 % (results/public)."""
+state: without checkpointing, and with it. Medians of what `scripts/bench/unused.py` weighed on
+emulated cards (results/plan.md); single runs have 3 to 95 %. On an H100, ddp had 4 to 9 % and 25
+to 34 % (results/grids)."""
 _HOST_BYTES = 4 * 2**30
 """Host memory of a rank with a CUDA device: libraries, the driver's and pinned buffers."""
 
@@ -274,9 +276,13 @@ def _noise(peak: Array | float) -> Array:
     return np.asarray(_NOISE * np.abs(peak) + _NOISE_BYTES)
 
 
-def unused_share(device_kind: str) -> float:
-    """The reserved and unused share of the memory over weights and optimizer state."""
-    return _UNUSED / (1 + _UNUSED) if device_kind == "cuda" else 0.0
+def unused(workload: Workload, candidate: Candidate) -> float:
+    """What torch's allocator reserves on a GPU and does not use, as a share of what a step holds
+    at its peak over weights and optimizer state."""
+    plain, checkpointed = _UNUSED[engine_of(workload, candidate).name]
+    # Selective checkpointing had 13 to 21 % on an H200 (results/grids/h200-checkpointing.csv).
+    between = {"none": plain, "selective": (plain + checkpointed) / 2}
+    return between.get(candidate.checkpointing, checkpointed)
 
 
 def on_rank(
@@ -293,9 +299,10 @@ def on_rank(
     whole = BYTES[engine.computes_with(workload.dtype, candidate)] * shape.trainable
     kept = over - whole if stay else before_gradients(workload, candidate, over, whole)
     spared = kept * (1 - _COMPILED_KEEPS) if candidate.compile == "on" else 0.0
+    reserved = 1 + unused(workload, candidate)
     if candidate.zero_stage == 0:
-        return (1 + _UNUSED) * (over - spared)
-    return (1 + _UNUSED) * _at_peak(workload, candidate, kept - spared)
+        return reserved * (over - spared)
+    return reserved * _at_peak(workload, candidate, kept - spared)
 
 
 def before_gradients(
@@ -340,7 +347,7 @@ def closed_forms(points: Sequence[Point], device_kind: str) -> PeakParts:
         if device_kind == "cuda" and c.zero_stage:
             more = _at_peak(workload, c, kept + logits) / (kept + logits)
         if device_kind == "cuda":
-            more *= 1 + _UNUSED
+            more *= 1 + unused(workload, c)
         on_host = held.host + held.passing if device_kind == "cpu" else 0.0
         compiled = _COMPILED_BYTES[device_kind] if c.compile == "on" else 0
         family = "" if workload.of_script else workload.family

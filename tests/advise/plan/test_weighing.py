@@ -64,7 +64,7 @@ def ended(scale: Any, request: PlanRequest, counts: tuple[int, ...] = (1,), **ho
     return weighed(again({}), again, scale, how.get("most", 20), lambda *told: None)
 
 
-@pytest.mark.parametrize("each_gib", [0.7, 2.0, 7.5, 70.0])
+@pytest.mark.parametrize("each_gib", [0.7, 2.0, 4.0, 7.5, 12.0, 30.0, 70.0])
 def test_every_row_stands_on_a_peak_at_its_border(each_gib: float) -> None:
     """64 GiB are allowed: whatever was expected, the largest micro_batch that fits is found."""
     scale = Scale(each_gib)
