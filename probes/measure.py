@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autotune.wire.ranks import Entered, ModelSpec, Probe, Progress, Rows
-from autotune.wire.reports import TRAIN, InPhase, Peaks, Report
+from autotune.wire.reports import EVALUATE, SAVE, TRAIN, InPhase, Peaks, Report
 from autotune.wire.stopping import Phase, Series, Steps
 from probes import routing
 from probes.compiling import Compiler
@@ -135,10 +135,40 @@ class Live:
             shape_compile_s=shape_s,
             energy=looking.energy.used(sum(timed.step_s)) if timed.step_s else None,
         )
+        return self._other_phases(probe, report, stepper, tell)
+
+    def _other_phases(self, probe: Probe, report: Report, stepper: _Stepper, tell: Tell) -> Report:
+        """`report` with what `probe` asks for beside its steps."""
         for other in probe.routing[1:]:
             tell(Entered(Phase.HOT))
             report = self._routed(other, report, stepper)
-        return report
+        phases = {TRAIN: InPhase(peaks=report.peaks, seconds=0.0, count=0)} | report.phases
+        if probe.eval_batch:
+            tell(Entered(Phase.EVALUATE))
+            batch = stepper.batch([[probe.seq_len]] * probe.eval_batch)
+            phases[EVALUATE] = self._in_phase(lambda: self._evaluate(batch))
+        if probe.save:
+            tell(Entered(Phase.SAVE))
+            phases[SAVE] = self._in_phase(lambda: self.engine.save(full=probe.save == "full"))
+        if len(phases) == 1:
+            return report
+        peaks = Peaks.largest([report.peaks, *(each.peaks for each in phases.values())])
+        return replace(report, peaks=peaks, phases=phases)
+
+    def _evaluate(self, batch: Batch) -> None:
+        """Evaluate `batch` as Trainer does that computes metrics: each rank gets all logits."""
+        kept = [self.world.gathered(each) for each in self.engine.evaluate(batch)]
+        self.meter.sample()
+        del kept
+
+    def _in_phase(self, run: Callable[[], None]) -> InPhase:
+        """The peaks of `run`, with what the allocator holds from before, and its seconds."""
+        self.meter.anew()
+        began = time.perf_counter()
+        run()
+        self.world.synchronize()
+        [seconds] = self.world.slowest(time.perf_counter() - began)
+        return InPhase(peaks=self.meter.peaks(), seconds=seconds, count=1)
 
     def _begin(self, probe: Probe) -> None:
         """Have the next step be as training's first."""
@@ -258,8 +288,8 @@ class _Stepper:
         self._loss: Tensor | None = None
         same = [[probe.seq_len]] * probe.samples(world.rank)
         drawn = [by_rank[world.rank] for by_rank in probe.lengths] or [same] * probe.micro_steps
-        self._batches = [self._batch(rows) for rows in drawn]
-        self._longest = [self._batch(probe.longest)] if probe.longest else []
+        self._batches = [self.batch(rows) for rows in drawn]
+        self._longest = [self.batch(probe.longest)] if probe.longest else []
         every = [*drawn, probe.longest] if probe.longest else drawn
         self.shapes = {(len(rows), probe.padded(rows)) for rows in every}
         """Samples and tokens of its batches."""
@@ -289,7 +319,7 @@ class _Stepper:
         self._step(self._longest * self._probe.micro_steps)
         self._progress.alive()
 
-    def _batch(self, rows: Rows) -> Batch:
+    def batch(self, rows: Rows) -> Batch:
         """A batch of samples of these lengths on the device, as from a collator."""
         padded, lengths = self._probe.padded(rows), [sum(row) for row in rows]
         made = family(self._model.name)

@@ -60,6 +60,10 @@ class Meter(ABC):
         """
 
     @abstractmethod
+    def anew(self) -> None:
+        """Start the peaks anew."""
+
+    @abstractmethod
     def reset(self) -> None:
         """Give cached memory back and start the peaks anew."""
 
@@ -128,6 +132,9 @@ class CpuMeter(Meter):
 
     def reset(self) -> None:
         trim_heap()
+        self.anew()
+
+    def anew(self) -> None:
         try:
             Path("/proc/self/clear_refs").write_text("5")
         except OSError as error:
@@ -205,15 +212,18 @@ class CudaMeter(Meter):
         if (forget := getattr(torch._C, "_cuda_clearCublasWorkspaces", None)) is not None:
             forget()
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
         # Frees pinned memory of other shapes; torch has no public name for it.
         if (forget := getattr(torch._C, "_host_emptyCache", None)) is not None:
             forget()
+        self.anew()
+        self._seen_bytes.clear()
+        self._is_warm = False
+
+    def anew(self) -> None:
+        torch.cuda.reset_peak_memory_stats()
         torch.cuda.reset_peak_host_memory_stats()
         with suppress(OSError):  # missing in some sandboxes: host peaks then count from the start
             Path("/proc/self/clear_refs").write_text("5")
-        self._seen_bytes.clear()
-        self._is_warm = False
 
     def sample(self) -> None:
         self._seen_bytes.append(self._outside_now())

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from autotune.wire.emulated import ALONE, emulating
 from autotune.wire.ranks import Start, Store
@@ -40,6 +41,14 @@ class World:
         agreed = torch.tensor(seconds, dtype=torch.float64, device=self.device)
         dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
         return [float(value) for value in agreed.tolist()]
+
+    def gathered(self, mine: Tensor) -> Tensor:
+        """`mine` of all ranks, one after the other; all are of its shape."""
+        if self.size == 1:
+            return mine
+        every = mine.new_empty(self.size * mine.numel())
+        dist.all_gather_into_tensor(every, mine.flatten())
+        return every
 
     def synchronize(self) -> None:
         """Wait for the device's queued work."""

@@ -73,7 +73,8 @@ def train(path: Path, steps: int, limit_s: float, *, embedded: bool = False) -> 
         replace(found, verified=verified).write(path)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
-    print("\n".join(lines(verified, asked=found.phase_args)))
+    of_script = found.command is not None
+    print("\n".join(lines(verified, asked=found.phase_args, of_script=of_script)))
     if kept:
         print(f"Logs: {logs}")
     return exit_of(verified)
@@ -96,8 +97,8 @@ def exit_of(found: Verified) -> ExitCode:
     return ExitCode.FOUND if found.passed else ExitCode.NOT_VERIFIED
 
 
-def lines(found: Verified, *, asked: bool = False) -> list[str]:
-    """The outcome in sentences; `asked` if it ran with --phase-args."""
+def lines(found: Verified, *, asked: bool = False, of_script: bool = True) -> list[str]:
+    """The outcome in sentences; `asked` if a script ran with --phase-args."""
     from autotune.show.report.result import not_seen
     from autotune.show.report.text import si
     from autotune.units import gib
@@ -133,7 +134,7 @@ def lines(found: Verified, *, asked: bool = False) -> list[str]:
             " was busier or slower then; run the study again, since another configuration may be"
             " the best now",
         )
-    return said + not_seen(found.unseen, asked=asked) + _other(found)
+    return said + not_seen(found.unseen, asked=asked, of_script=of_script) + _other(found)
 
 
 def _other(found: Verified) -> list[str]:

@@ -352,8 +352,8 @@ class Best:
     prediction: PeakErrors | None = None
     verified: Verified | None = None
     unseen: tuple[Phase, ...] | None = None
-    """Phases of a script that were not seen in the runs of `config`; None for models, which only
-    train, and for recordings."""
+    """Evaluation and saving, if they were not seen in the runs of `config`; None for
+    recordings."""
     routing: Routed | None = None
     """How tokens were spread over experts: in the timed steps, then in those after them, whose
     peak counts, too. None of a model without experts, and of scripts that may have none."""
@@ -432,9 +432,10 @@ class Best:
 
     @property
     def phase_args(self) -> bool:
-        """Whether the user said how the script evaluates and saves soon."""
+        """Whether the user said how it evaluates or saves."""
         options = self.provenance.get("options")
-        return isinstance(options, dict) and bool(options.get("phase_args"))
+        names = ("phase_args", "eval_batch", "save")
+        return isinstance(options, dict) and any(options.get(name) for name in names)
 
     @property
     def started_in(self) -> str | None:

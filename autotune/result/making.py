@@ -51,6 +51,7 @@ def best_of(
     records = list(records)
     counts = Counter(r.outcome.verdict for r in records if r.purpose == "search")
     emulated = bool(fingerprint.get("devices", {}).get("emulated"))
+    recorded = str(provenance.get("options", {}).get("device")).startswith("replay:")
     winner = tie_of(choice.record, space.workload, space.limits)
     return Best(
         device="emulated" if emulated else None,
@@ -77,7 +78,7 @@ def best_of(
         prediction=_prediction(records, of_script=space.workload.of_script),
         routing=next((each for each in get_args(Routed) if each == space.workload.routed), None),
         length_mix=space.workload.length_mix,
-        unseen=unseen(choice.record.measured.phases) if command is not None else None,
+        unseen=None if recorded else unseen(choice.record.measured.phases),
         exports=_exports(
             choice.record.candidate,
             space.workload.over(winner.config.replicas, choice.record.candidate),

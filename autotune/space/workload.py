@@ -78,6 +78,10 @@ class Workload:
     routing: list[str] = field(default_factory=list)
     """How tokens spread over experts: `ROUTINGS` of the timed steps and of those that follow, or
     `OWN`. Empty for a model without experts."""
+    eval_batch: int = 0
+    """Samples of a rank's evaluation batch; 0 for none."""
+    save: str = ""
+    """How a model's checkpoint is made, of `SAVES`; empty for none."""
 
     @property
     def ranks_on_a_node(self) -> int:
@@ -102,6 +106,11 @@ class Workload:
         """Its routing, for people and best.json; empty for a model without experts."""
         own = "the script's own" if self.of_script else "as initialised"
         return own if self.routing == [OWN] else ",".join(self.routing)
+
+    @property
+    def has_phases(self) -> bool:
+        """Whether the winner is launched once more to evaluate or save."""
+        return bool(self.recipe.get("phase_args") or self.eval_batch or self.save)
 
     @property
     def recorded(self) -> bool:

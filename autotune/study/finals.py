@@ -42,7 +42,7 @@ class Finals:
 
     def __init__(self, space: Space, slots: Slots, records: Records, finalists: int) -> None:
         self._workload = space.workload
-        self._has_phases = bool(space.workload.recipe.get("phase_args"))
+        self._has_phases = space.workload.has_phases
         self._launched: set[Candidate] = set()
         """Candidates that need no launch for their phases in this process."""
         self._first_build = space.opening[0]
@@ -132,14 +132,15 @@ class Finals:
         if not self._has_phases or self._slots.running or self._records.finals:
             return None
         choice = self._ledger.choice()
-        if choice is None or choice.record.purpose != "final":
+        if choice is None:
             return None
-        if self._rounds(choice.record.candidate) < rounds:
+        made = self._rounds(choice.record.candidate)
+        if self._count and (choice.record.purpose != "final" or made < rounds):
             return None
         needed_s = self._phases_s(choice.record.candidate)
         if needed_s > self._clock.remaining_s() - CLOSING_S:
             self._launched.add(choice.record.candidate)
-            self._records.reporter.note("the budget leaves no time for --phase-args")
+            self._records.reporter.note("the budget leaves no time to evaluate and save")
             return None
         return (free[0], choice.record) if needed_s else None
 

@@ -359,5 +359,5 @@ def _verified(best: Best, before: Report, after: Report, on: Device | None = Non
         other_hardware=other_hardware(best, on) or None,
         faster=_is_faster(best, quarters),
         peak_in=peak_phase(after.phases),
-        unseen=unseen(after.phases) if best.command else None,
+        unseen=unseen(after.phases),
     )

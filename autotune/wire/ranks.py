@@ -57,6 +57,8 @@ class Start:
 BALANCED, HOT = "balanced", "hot"
 ROUTINGS = (BALANCED, HOT)
 """How tokens spread over experts: evenly, or with a hot expert, as in trained models."""
+SAVES = ("full", "sharded")
+"""How a checkpoint is made: by one rank of the whole state, or by each of its own."""
 Rows = list[list[int]]
 """Lengths of samples by [row][sample]."""
 
@@ -90,6 +92,10 @@ class Probe:
     routing: list[str] = field(default_factory=list)
     """How tokens spread over experts, of `ROUTINGS`: in all steps, and in a few that follow. Empty
     for a model without experts, or whose own routers choose."""
+    eval_batch: int = 0
+    """Samples of an evaluation batch, after all steps; 0 for none."""
+    save: str = ""
+    """How to make a checkpoint after all steps, of `SAVES`; empty for none."""
 
     def samples(self, rank: int) -> int:
         """Samples of a micro-step of `rank`."""

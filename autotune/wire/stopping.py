@@ -28,6 +28,8 @@ class Phase(StrEnum):
     TIMED = "timed"
     HOT = "hot"
     """With a hot expert, after the timed steps."""
+    EVALUATE = "evaluate"
+    SAVE = "save"
     DONE = "done"
 
 

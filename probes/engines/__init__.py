@@ -44,6 +44,15 @@ class Engine(Protocol):
         """Clip, optimizer step, gradients dropped."""
         ...
 
+    def evaluate(self, batch: Batch) -> list[Tensor]:
+        """A forward pass in evaluation mode, without gradients. Returns the logits in fp32, if the
+        model gives any."""
+        ...
+
+    def save(self, *, full: bool) -> None:
+        """Make a checkpoint of weights and optimizer, and keep nothing of it."""
+        ...
+
 
 @dataclass(frozen=True)
 class EngineRow:
@@ -115,6 +124,35 @@ def made(spec: ModelSpec, family: FamilyModels, dtype: str = "fp32") -> nn.Modul
 def is_muon(family: FamilyModels, name: str, parameter: Tensor) -> bool:
     """Whether Muon steps `parameter`: it is a matrix of a block."""
     return len(_whole_shape(parameter)) == 2 and family.is_block_weight(name)
+
+
+def evaluated(module: nn.Module, forward: Callable[[], object]) -> list[Tensor]:
+    """The logits in fp32 that `module` gives in `forward`, as accelerate hands them to Trainer."""
+    kept: list[Tensor] = []
+
+    def keep(_: nn.Module, __: object, found: object) -> None:
+        if isinstance(logits := getattr(found, "logits", None), Tensor):
+            kept.append(logits.float())
+
+    hook = module.register_forward_hook(keep)
+    module.eval()
+    try:
+        with torch.no_grad():
+            forward()
+    finally:
+        hook.remove()
+        module.train()
+    return kept
+
+
+class Nowhere:
+    """A file that keeps nothing: what saving takes of memory counts, and no disk is filled."""
+
+    def write(self, data: bytes) -> int:
+        return len(data)
+
+    def flush(self) -> None:
+        return
 
 
 class FirstStep:

@@ -15,7 +15,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from autotune.wire.ranks import Start
 from autotune.wire.recipe import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE
-from probes.engines import FirstStep, count, is_muon, made, stored_as, trained
+from probes.engines import (
+    FirstStep,
+    Nowhere,
+    count,
+    evaluated,
+    is_muon,
+    made,
+    stored_as,
+    trained,
+)
 from probes.models import Batch, FamilyModels, family
 from probes.world import World
 
@@ -34,7 +43,7 @@ class DdpEngine:
         self._model = self._spread(start, world)
         self._optimizers = list(optimizers(self._module, start.model.optimizer, self._family))
         self._first_step = FirstStep(self._optimizers)
-        self._scale = 1.0
+        self._scale, self._rank = 1.0, world.rank
         self._device_type = world.device.type
         self._autocast_dtype = self._autocasts_to(start)
         self._scaler = torch.amp.GradScaler(world.device.type, enabled=start.dtype == "fp16")
@@ -67,6 +76,15 @@ class DdpEngine:
                 loss = self._family.loss(self._model, batch)
             self._scaler.scale(loss * self._scale).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
+
+    def evaluate(self, batch: Batch) -> list[Tensor]:
+        with self._autocast():
+            return evaluated(self._module, lambda: self._family.loss(self._model, batch))
+
+    def save(self, *, full: bool) -> None:
+        if self._rank == 0:  # all ranks have all
+            weights = {n: p for n, p in self._module.named_parameters() if p.requires_grad}
+            torch.save([weights, [each.state_dict() for each in self._optimizers]], Nowhere())
 
     def update(self) -> None:
         for optimizer in self._optimizers:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import deepspeed
 import torch
 from deepspeed.accelerator import get_accelerator
+from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 from torch import Tensor
 
 from autotune.wire.ranks import Start
 from probes import memory
-from probes.engines import DTYPES, FirstStep, count, is_muon, made, trained
+from probes.engines import DTYPES, FirstStep, Nowhere, count, evaluated, is_muon, made, trained
 from probes.faults import UnsupportedError
 from probes.models import Batch, FamilyModels, family
 from probes.world import World
@@ -88,6 +90,21 @@ class DeepSpeedEngine:
             self._engine.step()  # counts the micro-step; the update comes at the last one
         return loss.detach()
 
+    def evaluate(self, batch: Batch) -> list[Tensor]:
+        cast = self._cast(batch)
+        return evaluated(self._engine, lambda: self._family.loss(self._engine, cast))
+
+    def save(self, *, full: bool) -> None:
+        self._engine.checkpoint_engine = _Unwritten()
+        with TemporaryDirectory() as folder:  # small files of its own
+            self._engine.save_checkpoint(folder, save_latest=False, exclude_frozen_parameters=True)
+        if full and self._engine.zero_optimization_partition_weights():
+            whole = self._engine._zero3_consolidated_16bit_state_dict(
+                exclude_frozen_parameters=True
+            )
+            if whole is not None:  # of the first rank
+                torch.save(whole, Nowhere())
+
     def _cast(self, batch: Batch) -> Batch:
         """Floats in the weights' dtype: in bf16 and fp16 DeepSpeed only casts weights."""
         return {
@@ -97,6 +114,13 @@ class DeepSpeedEngine:
 
     def update(self) -> None:
         self._engine.step()
+
+
+class _Unwritten(TorchCheckpointEngine):  # type: ignore[misc]
+    """Makes checkpoints that nothing keeps."""
+
+    def save(self, state_dict: Any, path: str) -> None:
+        torch.save(state_dict, Nowhere())
 
 
 def free_memory_from_torch(accelerator: Any) -> None:

@@ -7,11 +7,14 @@ from functools import partial
 
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 
 from autotune.wire.ranks import Start
-from probes.engines import DTYPES
+from probes.engines import DTYPES, Nowhere
 from probes.engines.ddp import DdpEngine
 from probes.faults import UnsupportedError
 from probes.models import FamilyModels
@@ -35,6 +38,15 @@ class FsdpEngine(DdpEngine):
 
     def _autocasts_to(self, start: Start) -> torch.dtype | None:
         return None  # FSDP's own policy casts
+
+    def save(self, *, full: bool) -> None:
+        options = StateDictOptions(
+            full_state_dict=full, cpu_offload=full, ignore_frozen_params=True
+        )
+        state = get_state_dict(self._module, self._optimizers, options=options)
+        if self._rank == 0 or not full:
+            mine = tree_map_only(DTensor, DTensor.to_local, state)
+            torch.save(mine, Nowhere())
 
     def _sync(self, last: bool) -> AbstractContextManager[None]:
         assert isinstance(self._module, FSDPModule)

@@ -236,6 +236,23 @@ def test_a_candidate_whose_evaluation_has_no_room_makes_way_for_the_next(
     assert train.allocated + (256 << 20) < evaluate.allocated
 
 
+def test_a_model_evaluates_and_saves_after_its_search(emulate: Emulate, tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    tuned(
+        emulate("2xA100-80GB"), out, "--model", "llama-3-8b", "--depth", "1", "--seq-len", "1024",
+        "--micro-batch", "1", "--engine", "fsdp", "--zero", "3", "--eval-batch", "8", "--save",
+        "full",
+    )  # fmt: skip
+    phases = Best.read(out / "best.json").measured.phases
+    assert phases is not None
+    logits = 4 * 8 * 1024 * 128256
+    evaluation, saving = phases["evaluate"].peak_bytes, phases["save"].peak_bytes
+    assert evaluation.allocated > 3 * logits  # own ones, and those of both ranks
+    whole = 12 * 1.27e9  # weights and the optimizer's state
+    assert saving.allocated < evaluation.allocated
+    assert saving.host < whole / 2  # no copy from a card takes memory of this machine
+
+
 def test_another_card_is_no_place_to_go_on_and_the_same_one_verifies(
     emulate: Emulate, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from autotune.study.finals import PHASES_SHARE
 from autotune.wire.budget import VirtualTime
 from autotune.wire.reports import InPhase, Peaks
 from tests.support.launches import space_of
-from tests.support.records import MIB
+from tests.support.records import MIB, space
 from tests.support.scripted import ok
 from tests.support.studies import Killed, Run, killing
 
@@ -100,6 +100,15 @@ def test_without_arguments_nothing_is_launched_for_phases(tmp_path: Path) -> Non
     run = study(tmp_path, evaluating(), among(""))
     assert launched(run) == []
     assert run.choice.record.measured.phases == {}
+
+
+def test_a_model_is_launched_for_its_phases_too(tmp_path: Path) -> None:
+    plain = space(depth=(2,), micro_batch=(1, 2, 4))
+    workload = replace(plain.workload, eval_batch=8)
+    run = study(tmp_path, evaluating(), replace(plain, workload=workload))
+    [winner] = launched(run)
+    assert winner == run.choice.record.candidate
+    assert run.choice.record.measured.phases["evaluate"].peaks.device_bytes > 100 * MIB
 
 
 def test_what_breaks_in_evaluation_makes_room_for_the_next_best(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ PHASE_DEADLINE_S = {
     Phase.WARMUP: 180.0,
     Phase.TIMED: 180.0,
     Phase.HOT: 180.0,
+    Phase.EVALUATE: 600.0,
+    Phase.SAVE: 600.0,
     Phase.DONE: 30.0,
 }
 STEP_DEADLINE_S = 30.0

@@ -11,6 +11,13 @@ from autotune.space.engines import engine_of
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
 from autotune.wire.ranks import ROUTINGS, Probe, Start
+from autotune.wire.stopping import Rule
+
+_FEW = Rule(
+    warmup_steps=2, warmup_tolerance=1.0, warmup_limit_s=0.0, timed_steps=1, half_width=1.0,
+    timed_limit_s=0.0,
+)  # fmt: skip
+"""The steps before an evaluation and a checkpoint; nothing is timed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +60,10 @@ class Requests:
             vector=list(job.candidate.vector),
             routing=[each for each in self.workload.routing if each in ROUTINGS],
         )
+        if job.phases:
+            plain = replace(
+                plain, rule=_FEW, eval_batch=self.workload.eval_batch, save=self.workload.save
+            )
         if (mix := self.workload.length_mix) is None:
             return plain
         batches = mix.batches(job.candidate, self.workload.world_size)

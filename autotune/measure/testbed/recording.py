@@ -144,6 +144,8 @@ class Recording:
                 f"--routing {options.space.routing}: {path} was recorded with the routing that it"
                 " has; leave it out"
             )
+        if options.space.eval_batch is not None or options.space.save is not None:
+            raise UsageError(f"--eval-batch, --save: {path} has training alone; leave them out")
         of_gpt = {"width": model.width, "vocab_size": model.vocab_size}
         for name, asked in [(name, (options.flat() | of_gpt)[name]) for name in _SHARED]:
             recorded = getattr(self.grid.workload, name)

@@ -93,6 +93,8 @@ def resolve(
         recipe=model.recipe | {k: v for k, v in known_now.items() if k in model.recipe},
         length_mix=model.mix,
         nodes=layout.nodes,
+        eval_batch=options.space.eval_batch or 0,
+        save=options.space.save or "",
     )
     check_machine(options, workload, device, here=here)
     family, said, unread = FAMILIES[options.model.family], list[Fixed](), dict[str, str]()

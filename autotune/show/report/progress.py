@@ -15,6 +15,8 @@ _DOING = {
     Phase.WARMUP: "warming up",
     Phase.TIMED: "timing",
     Phase.HOT: "training with a hot expert",
+    Phase.EVALUATE: "evaluating",
+    Phase.SAVE: "saving",
     Phase.DONE: "done",
 }
 _DOING_OF_SCRIPT = {

@@ -27,6 +27,7 @@ FEW_PEAKS = 5
 """The median error of fewer peaks is not shown."""
 UNSEEN = {EVALUATE: "evaluation", SAVE: "saving"}
 DOES = {EVALUATE: "evaluates", SAVE: "saves"}
+FLAG = {EVALUATE: "--eval-batch 8", SAVE: "--save full"}
 ROUTED: dict[Routed, str] = {
     "balanced": "Routing: balanced. A trained router is less even, and may need more memory.",
     "hot": "Routing: speed and peak are those with a hot expert.",
@@ -303,7 +304,7 @@ def _phases(best: Best) -> list[str]:
             for name, found in best.measured.phases.items()
         )
         said.append(f"Peaks: {', '.join(each)}.")
-    return said + not_seen(best.unseen, asked=best.phase_args)
+    return said + not_seen(best.unseen, asked=best.phase_args, of_script=best.command is not None)
 
 
 def _times(count: int, seconds: float) -> str:
@@ -311,11 +312,14 @@ def _times(count: int, seconds: float) -> str:
     return f"once, {each}" if count == 1 else f"{count} times, {each} each"
 
 
-def not_seen(unseen: Sequence[str] | None, *, asked: bool) -> list[str]:
-    """The unseen phases of a script's run, and a remedy; `asked` if it ran with --phase-args."""
+def not_seen(unseen: Sequence[str] | None, *, asked: bool, of_script: bool) -> list[str]:
+    """The unseen phases of a run, and a remedy; `asked` if a script ran with --phase-args."""
     if not unseen:
         return []
     names = " and ".join(UNSEEN[name] for name in unseen)
+    if not of_script:
+        flags = " and ".join(FLAG[name] for name in unseen)
+        return [f"Not tried: {names}, which may need more memory; add {flags}."]
     does = " or ".join(DOES[name] for name in unseen)
     if asked:
         return [

@@ -81,6 +81,9 @@ class Options:
         for key in (*own, "routing"):
             if asked[key] not in (None, False):
                 raise UsageError(f"{FLAGS[key].name}: the script has its own; leave it out")
+        for key in ("eval_batch", "save"):
+            if asked[key] is not None:
+                raise UsageError(f"{FLAGS[key].name}: is for models; use --phase-args")
         if self.model.name != "gpt":
             raise UsageError(
                 f"--model {self.model.name}: --script has its own model; leave one of them out"

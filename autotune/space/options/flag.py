@@ -98,6 +98,8 @@ def text_of(value: Any) -> str:
     if isinstance(value, list) and not any(isinstance(item, list | dict) for item in value):
         return ",".join(map(text_of, value))
     match value:
+        case [[int(), int()], *_]:  # sizes of images
+            return ",".join("x".join(map(str, size)) for size in value)
         case {"amount": amount, "unit": "tokens", **rest} if not rest:
             return f"{amount}tok"
         case {"amount": amount, "unit": "samples", **rest} if not rest:

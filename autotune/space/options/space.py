@@ -16,7 +16,7 @@ from autotune.space.models import gpt
 from autotune.space.options.flag import Flag, as_it_is, listed, option, word
 from autotune.space.workload import Dtype, GlobalBatch, parse_global_batch
 from autotune.units import parse_int, parse_ints
-from autotune.wire.ranks import ROUTINGS
+from autotune.wire.ranks import ROUTINGS, SAVES
 from autotune.wire.settings import Axis
 
 _ON_CUDA, _ON_CPU = gpt.FAMILY.defaults({}, "cuda"), gpt.FAMILY.defaults({}, "cpu")
@@ -94,10 +94,20 @@ class SpaceOptions:
         "How tokens spread over the experts of a mixture of experts: balanced; hot, about as in"
         " trained models; or balanced steps, then a few hot ones, whose peak counts, too"
         " (default: balanced,hot).")
+    eval_batch: int | None = option(
+        "--eval-batch", parse_int, "N",
+        "Samples of a rank's evaluation batch. The winner evaluates such a batch after its finals,"
+        " its logits kept, and the ceiling holds there, too.")
+    save: str | None = word(
+        "--save", SAVES,
+        "How your run saves: full, as one file of the whole state, or sharded. The winner makes"
+        " such a checkpoint after its finals, and the ceiling holds there, too.")
     # fmt: on
 
     def __post_init__(self) -> None:
         self._check_stages()
+        if self.eval_batch is not None and self.eval_batch < 1:
+            raise UsageError(f"--eval-batch {self.eval_batch}: must be at least 1, e.g. 8")
         if self.tokens_per_batch is not None and "micro_batch" in self.axes:
             raise UsageError(
                 f"--tokens-per-batch {listed(self.tokens_per_batch)}: --micro-batch"

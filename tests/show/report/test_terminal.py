@@ -600,10 +600,18 @@ def test_what_was_not_seen_of_a_script_is_said_with_what_would_show_it(
 ) -> None:
     found = best(record(A))
     text = " ".join(
-        finished(replace(found, unseen=unseen, provenance={"options": options})).split()
+        finished(
+            replace(found, unseen=unseen, provenance={"options": options}, command=["python"])
+        ).split()
     )
     assert says in text
     assert ("add --phase-args" in text) == (not options)
+
+
+def test_what_was_not_tried_of_a_model_is_said_with_what_would_try_it() -> None:
+    text = " ".join(finished(replace(best(record(A)), unseen=("evaluate", "save"))).split())
+    assert "Not tried: evaluation and saving" in text
+    assert "add --eval-batch 8 and --save full." in text
 
 
 def test_what_was_seen_of_a_script_is_said_with_what_one_time_takes() -> None:

@@ -1,6 +1,7 @@
 #include "memory.h"
 #include <pthread.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 // Addresses of cards are never backed by memory until a small copy touches them.
 static const uint64_t ADDRESSES = 1ull << 44;
@@ -134,10 +135,24 @@ struct block block_of(const void *address) {
   return found;
 }
 
+// Whole pages of a process's own memory go back to the kernel: new ones are zeros and take no memory.
+// Only such pages can be freed lazily.
+static void zero(void *to, uint64_t size) {
+  uint64_t page = sysconf(_SC_PAGESIZE), end = (uint64_t)to + size;
+  uint64_t first = ((uint64_t)to + page - 1) / page * page, last = end / page * page;
+  if (first >= last || madvise((void *)first, last - first, MADV_FREE) ||
+      madvise((void *)first, last - first, MADV_DONTNEED)) {
+    memset(to, 0, size);
+    return;
+  }
+  memset(to, 0, first - (uint64_t)to);
+  memset((void *)last, 0, end - last);
+}
+
 void copy(void *to, const void *from, uint64_t size) {
   int to_card = on_card((uint64_t)to), from_card = on_card((uint64_t)from);
   if (size <= REAL_COPY || (!to_card && !from_card)) memmove(to, from, size);
-  else if (!to_card) memset(to, 0, size);  // results are zeros
+  else if (!to_card) zero(to, size);  // results are zeros
 }
 
 void fill(void *start, int value, uint64_t size) {

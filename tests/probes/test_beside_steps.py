@@ -1,0 +1,100 @@
+"""An evaluation and a checkpoint of a model, after its steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from autotune.result.best import Best
+from probes import engines
+from probes.engines import Nowhere, evaluated
+from tests.support.programs import autotune
+
+TINY = ("--device", "cpu", "--model", "gpt2-tiny", "--depth", "1", "--seq-len", "32",
+        "--micro-batch", "2", "--checkpointing", "none", "--finals", "1")  # fmt: skip
+
+
+class Told(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+        self.modes: list[tuple[bool, bool]] = []
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.modes.append((self.training, torch.is_grad_enabled()))
+        return type("Output", (), {"logits": self.drop(x).bfloat16()})
+
+
+def test_an_evaluation_has_no_gradients_and_keeps_logits_in_fp32() -> None:
+    module = Told()
+    [logits] = evaluated(module, lambda: module(torch.ones(2, 3)))
+    assert module.modes == [(False, False)]
+    assert module.training
+    assert (logits.dtype, logits.sum()) == (torch.float32, 6)
+    module(torch.ones(1))
+    assert evaluated(nn.Identity(), lambda: None) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "save"), [("ddp", "full"), ("fsdp", "full"), ("fsdp", "sharded"),
+                         ("deepspeed", "full")],
+)  # fmt: skip
+def test_ranks_of_any_engine_evaluate_and_save(engine: str, save: str, tmp_path: Path) -> None:
+    stage = {"ddp": "0"}.get(engine, "3")
+    autotune(
+        *TINY, "--world-size", "2", "--engine", engine, "--zero", stage, "--budget", "2m",
+        "--eval-batch", "64", "--save", save, "--out", tmp_path / "study",
+    )  # fmt: skip
+    best = Best.read(tmp_path / "study" / "best.json")
+    assert (best.unseen, best.phase_args) == ((), True)
+    phases = best.measured.phases
+    assert phases is not None
+    assert [phases[name].count for name in ("evaluate", "save")] == [1, 1]
+    assert phases["evaluate"].peak_bytes.device > phases["train"].peak_bytes.device
+    assert best.measured.peak_bytes.device == max(p.peak_bytes.device for p in phases.values())
+
+
+@pytest.mark.slow
+def test_a_model_whose_evaluation_has_no_room_does_not_win(tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    autotune(
+        *TINY, "--budget", "2m", "--capacity", "1GiB", "--eval-batch", "20000", "--out", out,
+        code=3,
+    )  # fmt: skip
+    last = pd.read_csv(out / "trials.csv").iloc[-1]
+    assert (last["kind"], last["verdict"]) == ("phases", "oom")
+    assert "in phase evaluate" in last["reason"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_checkpoint_has_what_is_trained_and_its_optimizer(
+    rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from probes.engines.ddp import DdpEngine
+
+    class Written(Nowhere):
+        size = 0
+
+        def write(self, data: bytes) -> int:
+            Written.size += len(data)
+            return super().write(data)
+
+    monkeypatch.setattr("probes.engines.ddp.Nowhere", Written)
+    module = nn.Linear(64, 64)
+    module.bias.requires_grad = False
+    optimizer = torch.optim.AdamW(engines.trained(module))
+    module(torch.ones(1, 64)).sum().backward()
+    optimizer.step()
+    engine = object.__new__(DdpEngine)
+    engine._module, engine._optimizers, engine._rank = module, [optimizer], rank
+    engine.save(full=True)
+    if rank:  # the first one saves for all
+        assert Written.size == 0
+    else:
+        assert 3 * 4 * 64**2 < Written.size < 4 * 4 * 64**2
