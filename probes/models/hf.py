@@ -358,7 +358,7 @@ class ChunkedHead:
             raise UnsupportedError(f"its head is {type(head).__name__}", "loss")
         self._config: Any = module.config
         self._shift_right = None
-        if task in ("seq2seq", "speech-seq2seq"):
+        if task == "seq2seq":
             self._shift_right = module.prepare_decoder_input_ids_from_labels
         self._predicts_next = task in ("causal", "image-text")
         self._softcap: float | None = getattr(self._config, "final_logit_softcapping", None)

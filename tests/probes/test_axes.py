@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from autotune.space.axes import AXES
 from autotune.space.candidate import Build
 from autotune.space.engines import ENGINES
+from autotune.space.models import FAMILIES
 from autotune.wire.helpers import Describe
 from autotune.wire.ranks import ModelSpec
 from autotune.wire.stopping import Phase
@@ -35,6 +37,7 @@ SAME = 1e-5
 def learnt(spec: ModelSpec) -> tuple[float, float]:
     """Loss and norm of the gradients of one batch."""
     torch.manual_seed(3)
+    np.random.seed(3)  # models of sound mask by it
     made = family(spec.name)
     module = made.make(spec)
     batch = made.batch(spec, 2, 32, torch.Generator().manual_seed(5))
@@ -139,7 +142,9 @@ def test_every_family_learns_the_same_with_each_value(name: str) -> None:
     of = uncounted(name)
     depth = usual_depth(of)
     plain = learnt(of.spec(depth))
-    values = [Build(depth=depth, loss="chunked"), Build(depth=depth, attention="eager")]
+    values = [Build(depth=depth, attention="eager")]
+    if not FAMILIES["hf"].lacks(of.recipe, "loss", "chunked"):
+        values.append(Build(depth=depth, loss="chunked"))
     values += [Build(depth=depth, checkpointing=kind) for kind in KINDS]
     for build in values:
         assert learnt(of.spec(depth, build)) == pytest.approx(plain, rel=1e-4), build

@@ -84,8 +84,10 @@ def test_models_of_transformers_keep_samples_apart(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted({*SMALL} - {*PACKING}))
 def test_models_that_cannot_keep_samples_apart_are_refused(name: str) -> None:
+    made, spec = family("hf"), of_transformers(name)
+    made.make(spec)
     with pytest.raises(UnsupportedError, match="takes no packed samples") as caught:
-        losses(of_transformers(name))
+        made.packed(spec, {}, ROWS)
     assert caught.value.axes == ("pack",)
 
 

@@ -447,7 +447,7 @@ OPTIONAL = {"width", "vocab_size", "headroom_bytes", "disturbed_share", "host_ca
             "candidates", "update_share", "tokens", "waiting_share", "rows", "command", "nodes",
             "repeats", "unconfirmed", "device", "data_parallel", "degrees", "phases", "unseen",
             "compilations", "spread_s", "bucket_lengths", "routing",
-            "rank_peak_bytes", "rank_capacities",
+            "rank_peak_bytes", "rank_capacities", "task", "token",
             *ASKED_AXES} - {"optimizer"}  # fmt: skip
 
 

@@ -10,5 +10,6 @@ class Ddp(EngineFacts):
     holds all."""
 
     name = "ddp"
+    unused = (0.06, 0.28)
     stages = (0,)
     axes = ("float8",)

@@ -30,6 +30,7 @@ class DeepSpeed(EngineFacts):
     """
 
     name = "deepspeed"
+    unused = (0.18, 0.41)
     stages = (0, 1, 2, 3)
     axes = ("reduce_dtype",)
     offloads = True

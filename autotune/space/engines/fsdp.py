@@ -14,6 +14,7 @@ class Fsdp(EngineFacts):
     frees gathered parameters after the forward pass, stage 2 keeps them."""
 
     name = "fsdp"
+    unused = (0.23, 0.34)
     stages = (2, 3)
     axes = ("float8", "reduce_dtype")
 

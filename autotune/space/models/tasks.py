@@ -123,6 +123,7 @@ class _Speech(Samples):
 
     has_text = False
     one_length = "each sample has the whole window of sound"
+    whole_loss = "its decoder's inputs are made beside its loss"
 
     def fields(self, config: dict[str, Any], sizes: Sequence[ImageSize] | None) -> dict[str, Any]:
         super().fields(config, sizes)

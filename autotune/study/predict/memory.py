@@ -37,11 +37,6 @@ elementwise results again. Source: torchtitan's and lightning-thunder's publishe
 without it (results/public)."""
 _COMPILED_BYTES = {"cpu": 80 * 2**20, "cuda": 0}
 """Bytes of the compiler and its results, in a process that has compiled its blocks."""
-_UNUSED = {"ddp": (0.06, 0.28), "deepspeed": (0.18, 0.41), "fsdp": (0.23, 0.34)}
-"""Unused bytes that torch's allocator reserves, as a share of the peak over weights and optimizer
-state: without checkpointing, and with it. Medians of what `scripts/bench/unused.py` weighed on
-emulated cards (results/plan.md); single runs have 3 to 95 %. On an H100, ddp had 4 to 9 % and 25
-to 34 % (results/grids)."""
 _HOST_BYTES = 4 * 2**30
 """Host memory of a rank with a CUDA device: libraries, the driver's and pinned buffers."""
 
@@ -277,9 +272,9 @@ def _noise(peak: Array | float) -> Array:
 
 
 def unused(workload: Workload, candidate: Candidate) -> float:
-    """What torch's allocator reserves on a GPU and does not use, as a share of what a step holds
-    at its peak over weights and optimizer state."""
-    plain, checkpointed = _UNUSED[engine_of(workload, candidate).name]
+    """Unused bytes that torch's allocator reserves on a GPU: a share of the peak over weights and
+    optimizer state."""
+    plain, checkpointed = engine_of(workload, candidate).unused
     # Selective checkpointing had 13 to 21 % on an H200 (results/grids/h200-checkpointing.csv).
     between = {"none": plain, "selective": (plain + checkpointed) / 2}
     return between.get(candidate.checkpointing, checkpointed)
