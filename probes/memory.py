@@ -60,12 +60,12 @@ class Meter(ABC):
         """
 
     @abstractmethod
-    def anew(self) -> None:
-        """Start the peaks anew."""
-
-    @abstractmethod
     def reset(self) -> None:
         """Give cached memory back and start the peaks anew."""
+
+    def anew(self) -> None:
+        """Start the peaks anew, and keep what is cached."""
+        self.reset()
 
     @abstractmethod
     def peaks(self) -> Peaks: ...

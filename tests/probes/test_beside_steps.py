@@ -35,7 +35,7 @@ def test_an_evaluation_has_no_gradients_and_keeps_logits_in_fp32() -> None:
     [logits] = evaluated(module, lambda: module(torch.ones(2, 3)))
     assert module.modes == [(False, False)]
     assert module.training
-    assert (logits.dtype, logits.sum()) == (torch.float32, 6)
+    assert (logits.dtype, float(logits.sum())) == (torch.float32, 6)
     module(torch.ones(1))
     assert evaluated(nn.Identity(), lambda: None) == []
 
@@ -81,7 +81,7 @@ def test_a_checkpoint_has_what_is_trained_and_its_optimizer(
     class Written(Nowhere):
         size = 0
 
-        def write(self, data: bytes) -> int:
+        def write(self, data: Any, /) -> int:
             Written.size += len(data)
             return super().write(data)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from autotune.measure.replay.runner import walk
 from autotune.space.candidate import Candidate
 from autotune.wire.ranks import BALANCED, HOT, Entered, ModelSpec, Probe
-from autotune.wire.reports import TRAIN, Energy, Peaks
+from autotune.wire.reports import EVALUATE, SAVE, TRAIN, Energy, Peaks
 from autotune.wire.stopping import Phase
 from probes import conditions, routing, worker
 from probes.compiling import Compiler
@@ -49,6 +49,13 @@ class CountingEngine:
 
     def update(self) -> None:
         self.calls += "u"
+
+    def evaluate(self, batch: Batch) -> list[torch.Tensor]:
+        self.calls += f"e{len(batch['ids_bt'])}"
+        return []
+
+    def save(self, *, full: bool) -> None:
+        self.calls += "f" if full else "s"
 
     def prepare(self, micro_batch: int, micro_steps: int, weight: float = 1.0) -> None:
         self.calls += "p"
@@ -376,6 +383,15 @@ def test_retries_of_hot_steps_count_as_those_of_timed_ones() -> None:
     _, report, _ = run(probe(routing=[BALANCED, HOT]), meter=Retrying())
     assert report.phases[TRAIN].peaks.alloc_retries == 0
     assert report.peaks.alloc_retries == 1
+
+
+def test_an_evaluation_and_a_checkpoint_follow_all_steps() -> None:
+    meter = Hearing()
+    engine, report, told = run(probe(eval_batch=5, save="full"), meter=meter)
+    assert engine.calls.endswith("ue5f")
+    assert [name for name, found in report.phases.items() if found.count] == [EVALUATE, SAVE]
+    assert told[-2:] == [Entered(Phase.EVALUATE), Entered(Phase.SAVE)]
+    assert meter.calls[-4:] == ["reset", "peaks", "reset", "peaks"]
 
 
 def test_one_routing_is_that_of_all_steps_and_none_is_left_as_it_is(
