@@ -64,6 +64,8 @@ class Facts:
     energy_lack: str
     address: str
     """Address of the interface that reaches the study."""
+    oom_kills: int = 0
+    """As in `Beat`; the first one may come after a rank ends."""
 
 
 @dataclass(frozen=True)

@@ -181,6 +181,7 @@ class Agent:
             energy_at=energy.at,
             energy_lack=energy.lack,
             address=self._peer.here,
+            oom_kills=host_oom_kills(),
         )
         self._send(facts)
 

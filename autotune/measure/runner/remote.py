@@ -164,7 +164,8 @@ class Remote:
             case agents.Facts():
                 self.uuids = tuple(device.uuid for device in message.devices)
                 self.energy_at, self.address = message.energy_at, message.address
-                self._beat = agents.Beat([device.in_use_bytes for device in message.devices])
+                in_use_bytes = [device.in_use_bytes for device in message.devices]
+                self._beat = agents.Beat(in_use_bytes, message.oom_kills)
                 self.facts = message
             case agents.Refused(reason):
                 self.refused = reason

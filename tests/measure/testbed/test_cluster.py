@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from autotune.device.cpu import cores
 from autotune.errors import NoNodesError, UsageError
 from autotune.measure.agent.agent import UNASKED
 from autotune.measure.launch.launcher import Launcher
+from autotune.measure.runner.remote import Remote
 from autotune.measure.runner.wiring import Wiring
 from autotune.measure.testbed import cluster as cluster_module
 from autotune.measure.testbed.cluster import Cluster, check_alike
@@ -172,6 +174,12 @@ def test_sizes_that_firmware_makes_differ_are_the_same() -> None:
     check_alike([node("n1"), node("n2", size=100.5, uuid="GPU-1")], allow_mixed=False)
     with pytest.raises(UsageError, match="n1 has 1 x a GPU of 100 MiB, n2 has 1 x a GPU of 110"):
         check_alike([node("n1"), node("n2", size=110, uuid="GPU-1")], allow_mixed=False)
+
+
+def test_kills_of_the_kernel_before_a_node_came_are_not_those_of_its_ranks() -> None:
+    there: Any = object.__new__(Remote)
+    there._take(replace(node("n1").facts, oom_kills=3))
+    assert (there.oom_kills(), there.in_use_bytes()) == (3, (0,))
 
 
 def node(name: str, *, size: float = 100, uuid: str = "GPU-0") -> Any:
