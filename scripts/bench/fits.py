@@ -38,7 +38,6 @@ MODELS = {
 }  # fmt: skip
 """Lengths and micro-batches."""
 NOTES = {
-    "mixtral": "Mixtral's experts got tokens as values that are not computed send them.",
     "mamba-7b": "Mamba ran on transformers' own kernels, not on those of mamba-ssm.",
 }
 CARDS = ("RTX4090", "L40S", "H100", "H200")

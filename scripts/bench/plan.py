@@ -90,7 +90,7 @@ def main(*, rows: Path = ROWS, only: str = "", all: bool = False) -> None:
                 say(" | ".join(shown(scored[-1])))
     print("\n\n".join(report(scored, left_out, rows=all)))
     if not only:
-        print(f"\n## Peaks recorded on CPUs\n\n{grid_errors()}")
+        print(f"\n## Recorded peaks\n\n{grid_errors()}")
         print(f"\n## DeepSpeed's estimates of model states\n\n{deepspeed_states()}")
         print(f"\n## What a layer keeps\n\n{activations()}")
 

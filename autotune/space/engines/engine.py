@@ -65,7 +65,7 @@ class EngineFacts:
     """Unused bytes that torch's allocator reserves: a share of the peak over weights and optimizer
     state, without checkpointing and with it. Medians of what `scripts/bench/unused.py`
     weighed on emulated cards (results/plan.md); single runs have 3 to 95 %. On an H100, ddp had 4
-    to 9 % and 25 to 34 % (results/grids)."""
+    to 15 % and 25 to 45 % (results/grids)."""
     first_start_s: ClassVar[float] = 3.0
     """Rough seconds to start its first group, which imports its library."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import statistics
 from collections import defaultdict
-from pathlib import Path
 
 from shared import ROOT, kept, table
 
@@ -25,8 +24,13 @@ TRACE_S = 120.0
 
 def grid_errors() -> str:
     """Median errors of the peaks of each grid, traced on this machine. After `TRIALS` measurements
-    of random candidates, it is the median over `SEEDS` draws of the other candidates' errors."""
-    found = {path.stem: errors(path) for path in sorted(GRIDS.glob("*.csv"))}
+    of random candidates, it is the median over `SEEDS` draws of the other candidates' errors.
+    Grids with no more than twice so many candidates are left out."""
+    recordings = map(Recording, sorted(GRIDS.glob("*.csv")))
+    found = {
+        each.grid.path.stem: errors(each) for each in recordings
+        if len({row.candidate for row in each.grid.rows}) > 2 * TRIALS
+    }  # fmt: skip
     rows = (
         (name, count, f"{before:.1%}", f"{after:.1%}", f"{most:.1%}")
         for name, (before, after, most, count) in found.items()
@@ -41,16 +45,15 @@ def grid_errors() -> str:
     )
 
 
-def errors(path: Path) -> tuple[float, float, float, int]:
+def errors(recording: Recording) -> tuple[float, float, float, int]:
     """The error before and after, its 90th percentile, and the number of candidates."""
-    recording = Recording(path)
-    space = recording.space(Options())
+    space = recording.space(Options.from_texts({"model": recording.grid.workload.model}))
     peaks: dict[Candidate, list[int]] = defaultdict(list)
     for row in recording.grid.rows:
         if row.report is not None:
             peaks[row.candidate].append(row.report.peaks.device_bytes)
     known = {c: statistics.median(peaks[c]) for c in space.candidates if c in peaks}
-    asked = request(space)
+    asked = request(space, recording.device.kind)
     # In fresh processes: the memory of mere imports is part of every peak.
     found = counting.describe(asked, TRACE_S)
     trace = Trace(asked, found) if isinstance(found, Described) else None
