@@ -184,7 +184,15 @@ def test_ranks_that_cannot_run_are_code_5_with_the_cause(run: Run, tmp_path: Pat
     assert stderr.count("\n") == 1
 
 
-def test_a_study_that_is_killed_leaves_no_rank_even_if_it_was_stopped(run: Run) -> None:
+def test_a_study_that_is_killed_leaves_no_rank(run: Run) -> None:
+    command = run(*LONG, "--world-size", "2", "--zero", "0")
+    command.wait_for(command.trials)
+    ranks = command.wait_for_ranks()
+    command.process.send_signal(signal.SIGKILL)
+    assert gone(ranks, within_s=5)
+
+
+def test_a_study_that_is_killed_leaves_no_rank_that_was_stopped(run: Run) -> None:
     command = run(*LONG)
     command.wait_for(command.trials)
     ranks = command.wait_for_ranks()

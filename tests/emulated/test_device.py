@@ -56,6 +56,22 @@ def test_one_rank_weighs_as_all_do(
         assert host == pytest.approx(int(row["peak_host_bytes"]), 0.05)
 
 
+def test_a_winner_that_runs_out_of_memory_does_not_hold(emulate: Emulate, tmp_path: Path) -> None:
+    """Its logs stay."""
+    cards = emulate("1xA100-40GB")
+    flags = ("--depth", "6", "--seq-len", "1024", "--micro-batch", "16", "--checkpointing", "none")
+    [*_, row] = study(tmp_path / "study", *flags, on=cards)
+    cards.units[0].total = int(row["peak_device_bytes"])  # less than the driver's part and this
+    done = autotune("verify", tmp_path / "study", code=6, env=cards.environment)
+    first, *_, logs = done.stdout.splitlines()
+    assert first.startswith("DOES NOT HOLD: after 0 steps rank 0 ran out of memory in phase")
+    [log] = Path(logs.removeprefix("Logs: ")).glob("*rank0.log")
+    assert log.parent.parent == tmp_path / "study"
+    told = json.loads((tmp_path / "study" / "best.json").read_text())["verified"]
+    assert (told["passed"], told["tokens_per_s"], told["peak_bytes"]) == (False, None, None)
+    assert told["ran_out"] in first
+
+
 def test_a_context_is_as_a_real_card_had_it(emulate: Emulate, tmp_path: Path) -> None:
     cards = emulate("1xA100-40GB")
     cards.units[0].context = 900 << 20

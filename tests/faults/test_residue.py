@@ -55,12 +55,19 @@ def test_a_study_leaves_nothing(make: Make, engine: str, number: signal.Signals 
         assert list(study.out.rglob("*.tmp")) == []
 
 
+class EndlessStudy(HostileStudy):
+    """Which does nothing until it is killed."""
+
+    _program = ("-c", "import time; time.sleep(3600)")
+
+
 HOLD = """
 import mmap, os, sys
 segment = open(sys.argv[1], "xb+")
 segment.truncate(4096)
-mapped = mmap.mmap(segment.fileno(), 4096)
-os.closerange(3, 64)  # mmap has a descriptor of its own
+if sys.argv[2] == "mapped":
+    mapped = mmap.mmap(segment.fileno(), 4096)
+    os.closerange(3, 64)  # mmap has a descriptor of its own
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -73,11 +80,40 @@ def segment() -> Iterator[Path]:
     path.unlink(missing_ok=True)
 
 
+@pytest.mark.parametrize("how", ["open", "mapped"])
+def test_shared_memory_of_a_stranger_is_not_ours(make: Make, segment: Path, how: str) -> None:
+    study = make(HostileStudy)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(segment), how],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as stranger:  # fmt: skip
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline() == b"held\n"
+        assert study.residue() == []
+    segment.unlink()
+
+
+def test_shared_memory_that_a_stranger_left_is_not_ours(make: Make, segment: Path) -> None:
+    study = make(EndlessStudy)
+    process = study.begin()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(segment), "open"], stdin=subprocess.PIPE
+    ) as stranger:
+        while segment not in study.others:
+            assert process.poll() is None
+            time.sleep(0.01)
+        stranger.kill()
+    process.kill()
+    process.communicate()
+    assert segment.exists()
+    assert study.residue() == []
+
+
 @pytest.mark.parametrize("ended", [False, True])
 def test_shared_memory_of_the_study_is_ours(make: Make, segment: Path, ended: bool) -> None:
     study = make(HostileStudy)
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(segment)], env=os.environ | study.environment,
+        [sys.executable, "-c", HOLD, str(segment), "mapped"], env=os.environ | study.environment,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     ) as ours:  # fmt: skip
         assert ours.stdout is not None

@@ -258,9 +258,11 @@ class Group:
         start = self._start
         mine = replace(
             start,
-            capacity_bytes=(start.rank_capacities or [start.capacity_bytes] * (rank.number + 1))[
-                rank.number
-            ],
+            capacity_bytes=(
+                start.rank_capacities[rank.number]
+                if start.rank_capacities
+                else start.capacity_bytes
+            ),
             device_uuid=node.uuids[rank.seat.device],
             local_rank=rank.local_rank,
             local_ranks=sum(other.seat.node is node for other in self.ranks),

@@ -83,11 +83,8 @@ def check_machine(
             why = family.lacks(workload.recipe, name, value)
             if name == "base" and value != axis.plain and not workload.recipe.get("lora"):
                 why = "only weights that --lora freezes can be of another type; add --lora r=16"
-            if name == "float8" and value != axis.plain:
-                if workload.recipe.get("lora"):
-                    why = "--lora freezes the layers that fp8 makes faster; leave one of them out"
-                elif not all(info.fp8 for info in device.infos):
-                    why = f"{device.infos[0].name} is older than compute capability 8.9"
+            if name == "float8" and value != axis.plain and not all(i.fp8 for i in device.infos):
+                why = f"{device.infos[0].name} is older than compute capability 8.9"
             if not why and here:
                 why = lacks(name, value, device.kind, workload.dtype)
             if why:

@@ -133,6 +133,8 @@ class Hf(Family):
     def lacks(self, recipe: Mapping[str, Any], axis: str, value: str) -> str:
         if axis == "loss" and value != "whole":
             return SAMPLES[recipe["task"]].whole_loss
+        if axis == "float8" and value != "off" and recipe["lora"]:
+            return "--lora freezes the layers that fp8 makes faster; leave one of them out"
         return missing("bitsandbytes") if axis == "base" and value in ("nf4", "int8") else ""
 
     def most_seq_len(self, recipe: Mapping[str, Any]) -> int | None:

@@ -52,7 +52,6 @@ def guessed(config: Mapping[str, Any]) -> str | None:
 class Samples:
     """Those of a task; here, of text. A method that gets a recipe finds `fields` in it."""
 
-    token = ""
     one_length = ""
     """Why all samples have one length; empty if they need not."""
     has_text = True
