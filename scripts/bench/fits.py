@@ -42,7 +42,7 @@ NOTES = {
 }
 CARDS = ("RTX4090", "L40S", "H100", "H200")
 COUNTS = (1, 2, 4, 8)
-ROOM = 16
+ROOM = 64
 """Emulated cards have so many times the memory, for configurations that do not fit. Limits are
 those of the card."""
 TRACE_S = 600.0
