@@ -273,14 +273,18 @@ def search(repeats: int) -> list[str]:
 
 def study(script: str, out: Path) -> list[Record]:
     """The search's records of a study of the same space, in their order."""
-    texts = {"script": script} | SEARCHED | {"learn_from": "none"}
-    flags = [word for name, text in texts.items() for word in (FLAGS[name].name, text)]
-    with redirect_stdout(sys.stderr):
-        code = autotune([*flags, "--out", str(out)])
-    if code != ExitCode.FOUND:
+    if not studied({"script": script} | SEARCHED, out):
         return []
     records = [r for r in records_in(Folder(out)) if r.purpose == "search"]
     return [r for r in records if r.outcome.verdict != Verdict.SKIPPED]
+
+
+def studied(texts: Mapping[str, str], out: Path) -> bool:
+    """Whether a study with these options, which learns from none, found something."""
+    words = (texts | {"learn_from": "none", "out": str(out)}).items()
+    with redirect_stdout(sys.stderr):
+        code = autotune([word for name, text in words for word in (FLAGS[name].name, text)])
+    return code == ExitCode.FOUND
 
 
 def row(candidate: Candidate, found: Sequence[Outcome]) -> Row:
@@ -349,10 +353,8 @@ def regrets(records: Sequence[Record], rows: Mapping[str, Row], best: Row) -> li
 
 def near(records: Sequence[Record], rows: Mapping[str, Row], best: Row) -> int | None:
     """Launches until the incumbent is near the best; None if it never is."""
-    for number, behind in enumerate(regrets(records, rows, best), 1):
-        if behind is not None and behind <= NEAR:
-            return number
-    return None
+    behind = enumerate(regrets(records, rows, best), 1)
+    return next((n for n, each in behind if each is not None and each <= NEAR), None)
 
 
 def goal(measured: str, promised: str, held: bool) -> str:

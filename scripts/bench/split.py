@@ -16,23 +16,19 @@ import os
 import random
 import re
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from script import Lab, goal, python
+from script import Lab, goal, python, studied
 from shared import ROOT, machine, run, say, table
 
-from autotune.commands.app import main as autotune
-from autotune.commands.exits import ExitCode
 from autotune.measure.runner import Result
 from autotune.result.best import Best
 from autotune.space.candidate import Candidate
-from autotune.space.options import FLAGS, Options
+from autotune.space.options import Options
 from autotune.study.prober import rule_for
 
 SCRIPT = ROOT / "tests" / "support" / "parallel_script.py"
@@ -116,11 +112,7 @@ def same_steps(result: Result, figures: Sequence[float]) -> Launched:
 
 def study(case: Case, out: Path) -> Best | None:
     """The result of a study of `case`; None where it has none."""
-    texts = case.texts | {"learn_from": "none", "finals": "2"}
-    flags = [word for name, text in texts.items() for word in (FLAGS[name].name, text)]
-    with redirect_stdout(sys.stderr):
-        code = autotune([*flags, "--out", str(out)])
-    return Best.read(out / "best.json") if code == ExitCode.FOUND else None
+    return Best.read(out / "best.json") if studied(case.texts | {"finals": "2"}, out) else None
 
 
 @dataclass(frozen=True)
