@@ -334,9 +334,8 @@ def test_a_timing_is_cut_short_only_where_it_may_be_repeated(run: Runs) -> None:
 def test_where_heat_is_the_norm_repeating_stops(run: Runs) -> None:
     def hot(job: Job) -> Result:
         result = saturating(job)
-        assert result.report is not None
         conditions = replace(QUIET, thermally_throttled=True)
-        return replace(result, report=replace(result.report, conditions=conditions))
+        return replace(result, report=replace(result.reported, conditions=conditions))
 
     attempts = [r.outcome.attempts for r in run(hot, trials=3).told]
     assert attempts == [ATTEMPTS, 1, 1, 1, 1]
@@ -415,8 +414,7 @@ def test_what_is_surely_the_best_is_measured_again_twice(run: Runs) -> None:
 
 def times(share: float, found: Result, conditions: Conditions = QUIET) -> Result:
     """`found`, with steps that took that share of its time."""
-    assert found.report is not None
-    return ok(share * found.report.step_s[0], found.report.peaks.device_bytes, conditions)
+    return ok(share * found.reported.step_s[0], found.reported.peaks.device_bytes, conditions)
 
 
 def test_the_fastest_of_the_search_has_a_final_however_sure_it_is_of_another(
@@ -579,8 +577,7 @@ def test_the_kernels_that_were_seen_and_what_ranks_run_on_are_kept(run: Runs) ->
 
     def answer(job: Job) -> Result:
         found = saturating(job)
-        assert found.report is not None
-        report = replace(found.report, attention="flash_attention")
+        report = replace(found.reported, attention="flash_attention")
         return replace(found, report=report, versions=seen)
 
     done = run(answer, trials=1)
