@@ -370,29 +370,29 @@ def test_an_oom_in_a_warm_group_is_tried_in_a_fresh_one(run: Runs, verdict: Verd
     assert [job.fresh for job in jobs if job.candidate == left_behind][:2] == [False, True]
 
 
-@pytest.mark.parametrize(("others", "attempts"), [(0.005, 1), (0.5, 2)])
-def test_an_oom_that_others_caused_is_repeated(run: Runs, others: float, attempts: int) -> None:
-    taken = int(others * SPACE.limits.capacity_bytes)
-    ran_out = iter([Result(verdict=Verdict.OOM, reason="ran out", foreign_bytes=taken)])
-    done = run(lambda job: next(ran_out, None) or saturating(job), trials=1)
-    record = done.told[0]
-    assert record.outcome.attempts == attempts
-    assert record.outcome.verdict is (Verdict.OOM if attempts == 1 else Verdict.OK)
-    assert [job.fresh for job in done.runner.jobs[:attempts]] == [False, True][:attempts]
+def beside_others(taken: int, peak: int) -> Result:
+    """A probe while others took memory of its device."""
+    return ok(0.1, peak, replace(QUIET, foreign_bytes=taken))
 
 
 @pytest.mark.parametrize(("others", "attempts"), [(0.005, 1), (0.5, 2)])
-@pytest.mark.parametrize("peak", [1, LIMIT_BYTES + 1], ids=["ok", "over_ceiling"])
-def test_what_was_measured_as_others_took_memory_is_measured_again(
-    run: Runs, others: float, attempts: int, peak: int
+@pytest.mark.parametrize(
+    ("first", "alone"),
+    [
+        (lambda taken: Result(verdict=Verdict.OOM, foreign_bytes=taken), Verdict.OOM),
+        (lambda taken: beside_others(taken, 1), Verdict.OK),
+        (lambda taken: beside_others(taken, LIMIT_BYTES + 1), Verdict.OVER_CEILING),
+    ],
+    ids=["oom", "ok", "over_ceiling"],
+)
+def test_what_others_that_took_memory_may_have_caused_is_repeated(
+    run: Runs, others: float, attempts: int, first: Callable[[int], Result], alone: Verdict
 ) -> None:
-    taken = int(others * SPACE.limits.capacity_bytes)
-    beside = iter([ok(0.1, peak, replace(QUIET, foreign_bytes=taken))])
-    done = run(lambda job: next(beside, None) or saturating(job), trials=1)
+    seen = iter([first(int(others * SPACE.limits.capacity_bytes))])
+    done = run(lambda job: next(seen, None) or saturating(job), trials=1)
     record = done.told[0]
     assert record.outcome.attempts == attempts
-    fits = attempts == 2 or peak == 1
-    assert record.outcome.verdict is (Verdict.OK if fits else Verdict.OVER_CEILING)
+    assert record.outcome.verdict is (alone if attempts == 1 else Verdict.OK)
     assert [job.fresh for job in done.runner.jobs[:attempts]] == [False, True][:attempts]
 
 
