@@ -280,7 +280,7 @@ def study(script: str, out: Path) -> list[Record]:
 
 def studied(texts: Mapping[str, str], out: Path) -> bool:
     """Whether a study with these options, which learns from none, found something."""
-    words = (texts | {"learn_from": "none", "out": str(out)}).items()
+    words = {**texts, "learn_from": "none", "out": str(out)}.items()
     with redirect_stdout(sys.stderr):
         code = autotune([word for name, text in words for word in (FLAGS[name].name, text)])
     return code == ExitCode.FOUND
