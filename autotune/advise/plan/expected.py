@@ -31,7 +31,8 @@ from autotune.study.predict.predictor import Predictor
 from autotune.study.predict.speed import MAGNITUDES, Magnitudes
 from autotune.wire.helpers import Count, Counted, Describe, Described
 
-A, T = TypeVar("A"), TypeVar("T")
+A = TypeVar("A")
+T = TypeVar("T")
 
 Z90 = 1.645
 """Standard deviations on either side of a 90 % interval."""
