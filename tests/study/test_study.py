@@ -15,13 +15,14 @@ import pandas as pd
 import pytest
 from optuna.trial import TrialState
 
-from autotune.measure.runner import Job, Result
+from autotune.measure.runner import Job, Result, StopRequestedError
 from autotune.result.folder.ask import Ask
 from autotune.result.folder.provenance import rank_versions
 from autotune.space.candidate import Build, Candidate
 from autotune.space.options import Options
 from autotune.space.outcome import Verdict, judge
 from autotune.space.space import Space
+from autotune.space.workload import GlobalBatch
 from autotune.study.finals import CLOSING_S, FINALS_SHARE, FIRST_ROUNDS, MOST_ROUNDS, Finals
 from autotune.study.prober import ATTEMPTS, EMULATED_S, rule_for
 from autotune.study.samplers.frontier import Frontier, Proposal
@@ -680,8 +681,6 @@ def test_a_final_that_runs_out_makes_room_for_the_next_best(run: Runs) -> None:
 
 
 def test_finals_run_the_whole_schedule_and_the_search_a_part_of_it(run: Runs) -> None:
-    from autotune.space.workload import GlobalBatch
-
     among = replace(
         SPACE, workload=replace(SPACE.workload, global_batch=GlobalBatch(64, "samples"))
     )
@@ -761,8 +760,6 @@ def test_a_stop_keeps_what_was_measured_and_says_its_part(
 
 
 def stop_at(probes: int) -> Callable[[Job], Result]:
-    from autotune.measure.runner import StopRequestedError
-
     seen: list[Job] = []
 
     def answer(job: Job) -> Result:
