@@ -410,13 +410,18 @@ class Best:
         return None if mix is None else mix.batches(config.candidate, config.replicas)
 
     @property
+    def asked(self) -> dict[str, Any]:
+        """The options of its study as JSON types; none if the file has none."""
+        options = self.provenance.get("options")
+        return options if isinstance(options, dict) else {}
+
+    @property
     def known(self) -> set[str] | None:
         """Fields of `config` that a script was told, or was seen to have; None for other models:
         all are known."""
         if self.command is None:
             return None
-        options = self.provenance.get("options")
-        asked = options if isinstance(options, dict) else {}
+        asked = self.asked
         words = str(asked.get("script"))
         told = {
             name for name, axis in AXES.items()
@@ -433,9 +438,7 @@ class Best:
     @property
     def phase_args(self) -> bool:
         """Whether the user said how it evaluates or saves."""
-        options = self.provenance.get("options")
-        names = ("phase_args", "eval_batch", "save")
-        return isinstance(options, dict) and any(options.get(name) for name in names)
+        return any(self.asked.get(name) for name in ("phase_args", "eval_batch", "save"))
 
     @property
     def started_in(self) -> str | None:
@@ -452,8 +455,7 @@ class Best:
     @property
     def lora(self) -> Lora | None:
         """The adapters that were trained; None for a whole model."""
-        options = self.provenance.get("options")
-        given = options.get("lora") if isinstance(options, dict) else None
+        given = self.asked.get("lora")
         return msgspec.convert(given, Lora) if isinstance(given, dict) else None
 
     @property

@@ -9,14 +9,13 @@ weighing, since a real card's constants differ from the table.
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from shared import machine, run, say, searched, study_on, table, versions
+from shared import add_row, machine, rows_in, run, say, searched, study_on, table, versions
 
 from autotune.device.emulated.emulation import Emulation
 
@@ -39,8 +38,6 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
                                  "1:256")),
 }  # fmt: skip
 BUDGET = "40m"
-HEAD = ["space", "seed", "weigh", "candidates", "probes", "lost", "weighed", "weighing_s",
-        "elapsed_s", "best_flops", "lost_ones"]  # fmt: skip
 LOST = ("oom", "over_ceiling", "over_host_ceiling")
 ABOUT = """# Probes lost to memory, with `--weigh`
 
@@ -57,16 +54,16 @@ ceiling.
 
 
 def main(results: Path, *, seeds: str = "0", more_mib: int = 0) -> None:
-    rows = read(results)
+    rows = rows_in(results)
     known = {(row["space"], row["seed"], row["weigh"]) for row in rows}
     for name, (cards, flags) in CASES.items():
         for seed in seeds.split(","):
             for weigh in ("no", "yes"):
                 if (name, seed, weigh) not in known:
                     say(f"{name}, seed {seed}, weighed: {weigh}")
-                    row = studied(cards, flags, seed, weigh, more_mib)
-                    rows.append({"space": name, "seed": seed, "weigh": weigh} | row)
-                    write(results, rows)
+                    of = {"space": name, "seed": seed, "weigh": weigh}
+                    rows.append(of | studied(cards, flags, seed, weigh, more_mib))
+                    add_row(results, rows[-1])
     print(report(rows, more_mib))
 
 
@@ -100,22 +97,6 @@ def studied(
             f"{row['key']} {row['reason']}" for row in trials if row["verdict"] in LOST
         ),
     }
-
-
-def read(results: Path) -> list[dict[str, str]]:
-    """Rows of studies that ended."""
-    if not results.exists():
-        return []
-    with results.open() as file:
-        return list(csv.DictReader(file))
-
-
-def write(results: Path, rows: Sequence[dict[str, str]]) -> None:
-    """Write all rows."""
-    with results.open("w", newline="") as file:
-        writer = csv.DictWriter(file, HEAD, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def report(rows: Sequence[dict[str, str]], more_mib: int) -> str:

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,7 +99,7 @@ def again(found: Sequence[Candidate], options: Options, folder: str) -> dict[Can
     space = testbed.space(options)
     seen: dict[Candidate, list[float]] = {candidate: [] for candidate in found}
     (runner,) = testbed.runners(space, [wiring(Path(folder) / "logs", options.limits.budget_s)])
-    try:
+    with closing(runner):
         for _ in range(REPEATS):
             for candidate in found:
                 job = probing(candidate, rule_for("cpu", options), fresh=True)
@@ -107,8 +107,6 @@ def again(found: Sequence[Candidate], options: Options, folder: str) -> dict[Can
                     step_s = interval(reported(runner, job).step_s).median
                     work = step_cost_for(1.0, candidate, space.workload, "flops")
                     seen[candidate].append(work / step_s)
-    finally:
-        runner.close()
     return {candidate: statistics.median(values) for candidate, values in seen.items() if values}
 
 

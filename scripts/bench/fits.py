@@ -9,9 +9,7 @@ all. It can be stopped at any time, and goes on from the CSV.
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import os
 import subprocess
 import sys
 import time
@@ -21,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-from shared import machine, run, say, table, versions
+from shared import add_row, machine, rows_in, run, say, table, versions
 
 from autotune.advise.plan.answers import Answer, answer
 from autotune.advise.plan.answers import table as by_value
@@ -46,8 +44,6 @@ ROOM = 64
 """Emulated cards have so many times the memory, for configurations that do not fit. Limits are
 those of the card."""
 TRACE_S = 600.0
-HEAD = ["model", "card", "gpus", "seq_len", "micro_batch", "fits", "weighed", "peak_bytes",
-        "limit_bytes", "next_bytes", "weighings", "seconds", "why"]  # fmt: skip
 ABOUT = """# What fits
 
 Pre-training or full fine-tuning: bf16, AdamW, full checkpointing, no offload. Several cards share
@@ -78,12 +74,12 @@ def main(results: Path, *, models: str = ",".join(MODELS), minutes: float = 600.
                     subprocess.run(command, timeout=left_s, check=False)
                 except subprocess.TimeoutExpired:
                     say("no time is left")
-    print(page(read(results)))
+    print(page(rows_in(results)))
 
 
 def missing(results: Path, model: str, card: str) -> list[int]:
     """Numbers of cards that are not in `results`."""
-    known = {(row["model"], row["card"], row["gpus"]) for row in read(results)}
+    known = {(row["model"], row["card"], row["gpus"]) for row in rows_in(results)}
     return [count for count in COUNTS if (model, card, str(count)) not in known]
 
 
@@ -102,20 +98,18 @@ def weigh_cells(results: Path, model: str, card_name: str) -> None:
             partial(traced, cache, partial(counting.describe, limit_s=TRACE_S, start=start)),
         )  # fmt: skip
         for count in missing(results, model, card_name):
-            began = time.monotonic()
             texts = {"model": model, "seq_len": length, "micro_batch": sizes, "dtype": "bf16",
                      "checkpointing": "full", "zero": "3" if count > 1 else "0",
                      "engine": "fsdp" if count > 1 else "ddp"}  # fmt: skip
             asked = PlanRequest(
                 options=Options.from_texts(texts), card=card, host_bytes=None, fused=False
             )
-            row = cell(asked, count, helpers, on_card)
-            if "stopped" in str(row["why"]):
+            found = cell(asked, count, helpers, on_card)
+            if "stopped" in str(found["why"]):
                 return
-            row |= {"model": model, "card": card_name, "gpus": count, "seq_len": length,
-                    "seconds": round(time.monotonic() - began)}  # fmt: skip
-            add(results, row)
-            say(f"{row}")
+            of = {"model": model, "card": card_name, "gpus": count, "seq_len": length}
+            add_row(results, of | found)
+            say(f"{of | found}")
 
 
 def traced(
@@ -133,6 +127,7 @@ def traced(
 
 def cell(asked: PlanRequest, count: int, helpers: Helpers, on_card: Scale) -> dict[str, object]:
     """The weighed cell for one number of cards."""
+    began = time.monotonic()
     known: Weighed = {}
     why: list[str] = []
     on_card.note = why.append
@@ -163,28 +158,8 @@ def cell(asked: PlanRequest, count: int, helpers: Helpers, on_card: Scale) -> di
         "micro_batch": row.candidate.micro_batch, "fits": row.fits, "weighed": is_weighed,
         "peak_bytes": peak_bytes, "limit_bytes": plan.space.limits.limit_bytes,
         "next_bytes": above[0] if above else "", "weighings": len(known) + more,
-        "why": "; ".join(why),
+        "seconds": round(time.monotonic() - began), "why": "; ".join(why),
     }  # fmt: skip
-
-
-def read(results: Path) -> list[dict[str, str]]:
-    """The rows so far."""
-    if not results.exists():
-        return []
-    with results.open() as file:
-        return list(csv.DictReader(file))
-
-
-def add(results: Path, row: dict[str, object]) -> None:
-    """Write `row` behind the others."""
-    new = not results.exists()
-    with results.open("a", newline="") as file:
-        writer = csv.DictWriter(file, HEAD, lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def page(rows: Sequence[dict[str, str]]) -> str:

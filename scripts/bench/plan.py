@@ -42,7 +42,6 @@ class Scored:
     family: str
     engine: str
     kind: str
-    capacity_gib: float
     measured_gib: float | None
     """None if it ran out of memory, or the source does not say it."""
     oom: bool
@@ -120,8 +119,7 @@ def score(row: dict[str, Any], folder: Path, helpers: Helpers) -> Scored:
     peak = row["peak_gib"]
     return Scored(
         id=row["id"], family=row["family"], engine=row["engine"], kind=str(row["peak_kind"]),
-        capacity_gib=card.memory_bytes / 2**30, measured_gib=None if math.isnan(peak) else peak,
-        oom=oom, expected=expected,
+        measured_gib=None if math.isnan(peak) else peak, oom=oom, expected=expected,
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 import pandas as pd
-from searches.grids import Truth, cores, fitting_ceilings, truth
+from searches.grids import Searched, cores, fitting_ceilings, truth
 from searches.samplers import TRACE_S, replays, run_study
 from shared import run, table
 
@@ -153,7 +153,7 @@ def carried_out(task: Task) -> Ran:
     options = known.options.but(seed=task.seed, parallel=task.slots)
     rng = random.Random(task.seed)
 
-    def nodes(known: Truth, now: VirtualTime, options: Options) -> Sequence[Runner]:
+    def nodes(known: Searched, now: VirtualTime, options: Options) -> Sequence[Runner]:
         if task.lost_per_hour is None:
             return replays(known, now, options)
         lossy = partial(Lossy, now=now, rng=rng, per_s=task.lost_per_hour / 3600 / task.slots)

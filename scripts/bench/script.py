@@ -190,11 +190,10 @@ def rate(micro_batch: int, accum: int, words: str) -> tuple[float, float]:
             rule_for("cpu", options), timed_steps=60, warmup_limit_s=0.0, timed_limit_s=0.0
         )
         job = replace(lab.job(lab.space.candidates[0]), rule=rule)
-        result = lab.runner.run(job, time.monotonic() + LIMIT_S)
-        assert result.report is not None, result.reason
+        seen = lab.runner.run(job, time.monotonic() + LIMIT_S).reported
         (log,) = logs.glob("launch*.log")
         own = [float(each) for each in re.findall(r"tokens/s ([\d.]+)", log.read_text())]
-        step_s = [*result.report.warmup_step_s, *result.report.step_s]  # from the second step on
+        step_s = [*seen.warmup_step_s, *seen.step_s]  # from the second step on
     return own[1], 20 * micro_batch * accum * 64 / sum(step_s[19:39])
 
 
@@ -273,14 +272,18 @@ def search(repeats: int) -> list[str]:
 
 def study(script: str, out: Path) -> list[Record]:
     """The search's records of a study of the same space, in their order."""
-    texts = {"script": script} | SEARCHED | {"learn_from": "none"}
-    flags = [word for name, text in texts.items() for word in (FLAGS[name].name, text)]
-    with redirect_stdout(sys.stderr):
-        code = autotune([*flags, "--out", str(out)])
-    if code != ExitCode.FOUND:
+    if not studied({"script": script} | SEARCHED, out):
         return []
     records = [r for r in records_in(Folder(out)) if r.purpose == "search"]
     return [r for r in records if r.outcome.verdict != Verdict.SKIPPED]
+
+
+def studied(texts: Mapping[str, str], out: Path) -> bool:
+    """Whether a study with these options, which learns from none, found something."""
+    words = {**texts, "learn_from": "none", "out": str(out)}.items()
+    with redirect_stdout(sys.stderr):
+        code = autotune([word for name, text in words for word in (FLAGS[name].name, text)])
+    return code == ExitCode.FOUND
 
 
 def row(candidate: Candidate, found: Sequence[Outcome]) -> Row:
@@ -349,10 +352,8 @@ def regrets(records: Sequence[Record], rows: Mapping[str, Row], best: Row) -> li
 
 def near(records: Sequence[Record], rows: Mapping[str, Row], best: Row) -> int | None:
     """Launches until the incumbent is near the best; None if it never is."""
-    for number, behind in enumerate(regrets(records, rows, best), 1):
-        if behind is not None and behind <= NEAR:
-            return number
-    return None
+    behind = enumerate(regrets(records, rows, best), 1)
+    return next((n for n, each in behind if each is not None and each <= NEAR), None)
 
 
 def goal(measured: str, promised: str, held: bool) -> str:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from itertools import combinations
@@ -172,9 +172,27 @@ def study_on(cards: Emulation, out: Path, *flags: str) -> subprocess.CompletedPr
 
 def searched(out: Path) -> list[dict[str, str]]:
     """The rows of the search in the trials.csv of a study; none if there is no such file."""
-    path = out / "trials.csv"
-    found = csv.DictReader(path.read_text().splitlines() if path.is_file() else ())
-    return [row for row in found if row["kind"] == "search"]
+    return [row for row in rows_in(out / "trials.csv") if row["kind"] == "search"]
+
+
+def rows_in(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV; none if there is no such file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def add_row(path: Path, row: Mapping[str, object]) -> None:
+    """Write `row` behind those of a CSV, as far as the disk."""
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, list(row), lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def tau(pairs: Sequence[tuple[float, float]]) -> float:
@@ -195,8 +213,6 @@ def pool(device: Device, work: Workload, limits: Limits | None = None) -> Iterat
             host_ceiling=1.0,
         )
     with tempfile.TemporaryDirectory() as logs:
-        runner = on_this_machine(device, work, limits, Wiring(logs=Path(logs), note=say))
-        try:
+        wires = Wiring(logs=Path(logs), note=say)
+        with closing(on_this_machine(device, work, limits, wires)) as runner:
             yield runner
-        finally:
-            runner.close()

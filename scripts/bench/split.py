@@ -16,24 +16,20 @@ import os
 import random
 import re
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from script import Lab, goal, python
+from script import Lab, goal, python, studied
 from shared import ROOT, machine, run, say, table
 
-from autotune.commands.app import main as autotune
-from autotune.commands.exits import ExitCode
-from autotune.measure.runner import Result
 from autotune.result.best import Best
 from autotune.space.candidate import Candidate
-from autotune.space.options import FLAGS, Options
+from autotune.space.options import Options
 from autotune.study.prober import rule_for
+from autotune.wire.reports import Report
 
 SCRIPT = ROOT / "tests" / "support" / "parallel_script.py"
 CREDIT = 0.02
@@ -98,29 +94,24 @@ def launched(lab: Lab, logs: Path, candidate: Candidate) -> Launched:
     result = lab.runner.run(replace(lab.job(candidate), rule=rule), time.monotonic() + LIMIT_S)
     log = max(logs.glob("launch*.log"), key=os.path.getmtime)
     return same_steps(
-        result, [float(f) for f in re.findall(r"tokens/s ([\d.]+)", log.read_text())]
+        result.reported, [float(f) for f in re.findall(r"tokens/s ([\d.]+)", log.read_text())]
     )
 
 
-def same_steps(result: Result, figures: Sequence[float]) -> Launched:
+def same_steps(report: Report, figures: Sequence[float]) -> Launched:
     """The mean rates of the steps that `figures`, but the first of them, are of."""
-    assert result.report is not None, result.reason
-    assert result.report.ran is not None
-    step_s = [*result.report.warmup_step_s, *result.report.step_s]  # from the second step on
+    assert report.ran is not None
+    step_s = [*report.warmup_step_s, *report.step_s]  # from the second step on
     both = min(len(figures), (len(step_s) + 1) // FIGURE_STEPS)
     own_s = sum(1 / each for each in figures[1:both])
     seen_s = sum(step_s[FIGURE_STEPS - 1 : both * FIGURE_STEPS - 1])
     steps = (both - 1) * FIGURE_STEPS
-    return Launched((both - 1) / own_s, steps * result.report.ran.tokens / seen_s)
+    return Launched((both - 1) / own_s, steps * report.ran.tokens / seen_s)
 
 
 def study(case: Case, out: Path) -> Best | None:
     """The result of a study of `case`; None where it has none."""
-    texts = case.texts | {"learn_from": "none", "finals": "2"}
-    flags = [word for name, text in texts.items() for word in (FLAGS[name].name, text)]
-    with redirect_stdout(sys.stderr):
-        code = autotune([*flags, "--out", str(out)])
-    return Best.read(out / "best.json") if code == ExitCode.FOUND else None
+    return Best.read(out / "best.json") if studied(case.texts | {"finals": "2"}, out) else None
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from searches.grids import cores
-from searches.samplers import Watcher
+from searches.grids import Searched, cores
+from searches.samplers import run_study
 from shared import run
 
-from autotune.measure.replay.runner import Replay
 from autotune.measure.testbed.recording import Recording
-from autotune.result.folder.journal import Journal
 from autotune.space.options import Options
-from autotune.study.study import Study
-from autotune.wire.budget import Clock, StopFlag, VirtualTime
 
 PROBES = (6, 12, 20)
 LOST_OF = 12
@@ -132,18 +128,7 @@ def carried_out(task: Task) -> Found:
         candidate: report.ran.tokens / statistics.median(report.step_s)
         for candidate, report in ran if report.ran is not None
     }  # fmt: skip
-    now = VirtualTime()
-    clock = Clock(BUDGET_S, now(), now)
-    watcher, stop = Watcher(clock), StopFlag()
-    try:
-        Study(
-            options=options, space=space, device_kind="cuda", clock=clock,
-            journal=Journal.in_memory(space, options.search.objective),
-            runners=[Replay(recording.grid, space.limits, now, task.seed)],
-            reporter=watcher, stop=stop, publish=lambda records: None, earlier=(),
-        ).run()  # fmt: skip
-    finally:
-        stop.restore()
+    _, watcher = run_study(Searched(recording.grid, space), options)
     course, best = watcher.course, max(values.values())
 
     def regret(probes: int) -> float:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -124,10 +125,8 @@ def main(*, nodes: int = 2, seconds: float = 20.0) -> None:
         )  # fmt: skip
         space = cluster.space(options)
         (runner,) = cluster.runners(space, [wiring(Path(logs))])
-        try:
+        with closing(runner):
             rows = measured(runner, space.candidates[0], seconds)
-        finally:
-            runner.close()
     device = open_device("cpu").infos[0].name
     print(f"{nodes} nodes with a rank each, over loopback with TLS; {device}\n")
     rows.insert(0, ("agents dial", gathered_s, Count(), gathering))

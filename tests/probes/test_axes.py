@@ -20,6 +20,7 @@ from autotune.wire.helpers import Describe
 from autotune.wire.ranks import ModelSpec
 from autotune.wire.stopping import Phase
 from probes import recompute
+from probes.compiling import compile_blocks
 from probes.describe import describe
 from probes.engines import made
 from probes.faults import UnsupportedError, fault
@@ -287,8 +288,6 @@ def test_compiled_models_checkpoint_too(backend: str, monkeypatch: pytest.Monkey
     """
     from torch.utils.flop_counter import FlopCounterMode
 
-    from probes.compiling import compile_blocks
-
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     found = {}
     for kind in ("none", "selective", "full"):
@@ -343,8 +342,6 @@ def test_dynamic_shapes_need_compiling(name: str) -> None:
 
 
 def test_a_model_without_blocks_is_not_compiled() -> None:
-    from probes.engines import made
-
     bare = family("gpt").make(replace(GPT, depth=0))
     assert list(family("gpt").blocks(bare)) == []
     with pytest.raises(UnsupportedError, match="no blocks to compile") as caught:

@@ -13,6 +13,7 @@ from torch import nn
 from autotune.result.best import Best
 from probes import engines
 from probes.engines import Nowhere, evaluated
+from probes.engines.ddp import DdpEngine
 from tests.support.programs import autotune
 
 TINY = ("--device", "cpu", "--model", "gpt2-tiny", "--depth", "1", "--seq-len", "32",
@@ -76,8 +77,6 @@ def test_a_model_whose_evaluation_has_no_room_does_not_win(tmp_path: Path) -> No
 def test_a_checkpoint_has_what_is_trained_and_its_optimizer(
     rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from probes.engines.ddp import DdpEngine
-
     class Written(Nowhere):
         size = 0
 

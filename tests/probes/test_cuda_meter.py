@@ -127,27 +127,21 @@ def test_a_peak_is_the_ranks_own_and_changes_of_others_are_told(
 
 
 @pytest.mark.parametrize(
-    ("ranks", "others", "told"), [(1, 300, 200), (1, 80, 0), (2, 300, 150), (2, 130, 0)]
+    ("ranks", "before", "more", "told"),
+    [
+        *((1, 50, 300, 200), (1, 50, 80, 0), (2, 50, 300, 150), (2, 50, 130, 0)),
+        # A second group of all ranks may hold as much as the first.
+        *((1, 300, 300, 200), (2, 300, 300, 0)),
+    ],
 )
-def test_memory_at_build_may_be_others(card: Card, ranks: int, others: int, told: int) -> None:
-    meter = CudaMeter("GPU-0", ranks)
-    card.outside = 50 * MIB
-    meter.limit(CAPACITY)
-    card.hold(200 * MIB)
-    card.others += others * MIB
-    meter.built()
-    probe(card, meter)
-    assert meter.foreign_bytes() == told * MIB
-
-
-@pytest.mark.parametrize(("ranks", "told"), [(1, 200), (2, 0)])
-def test_a_second_group_of_all_ranks_may_hold_as_much_as_the_first(
-    card: Card, ranks: int, told: int
+def test_memory_at_build_may_be_others(
+    card: Card, ranks: int, before: int, more: int, told: int
 ) -> None:
     meter = CudaMeter("GPU-0", ranks)
-    card.outside = 300 * MIB
+    card.outside = before * MIB
     meter.limit(CAPACITY)
-    card.outside += 300 * MIB
+    card.hold(200 * MIB)
+    card.others += more * MIB
     meter.built()
     probe(card, meter)
     assert meter.foreign_bytes() == told * MIB

@@ -162,26 +162,23 @@ def test_evaluation_before_the_first_step_does_not_count_as_seen(tmp_path: Path)
     assert counts(told) == {}
 
 
-def test_an_error_names_its_phase(tmp_path: Path) -> None:
-    program = SCRIPT.replace("BETWEEN", """
+RAISED = """
     if number == 3:
         with torch.no_grad():
             model(ids(4))
             raise MemoryError
-    """)  # fmt: skip
-    (told,), code, _ = watched(tmp_path, program)
-    assert code == 1
-    assert told.left.phase == "evaluate"
-
-
-def test_an_error_in_training_has_no_phase_though_it_evaluated_before(tmp_path: Path) -> None:
-    program = SCRIPT.replace("BETWEEN", """
+    """
+RAISED_LATER = """
     evaluate() if number == 2 else None
     if number == 3: raise MemoryError
-    """)  # fmt: skip
-    (told,), code, _ = watched(tmp_path, program)
+    """
+
+
+@pytest.mark.parametrize(("between", "phase"), [(RAISED, "evaluate"), (RAISED_LATER, "")])
+def test_an_error_names_the_phase_that_it_is_in(tmp_path: Path, between: str, phase: str) -> None:
+    (told,), code, _ = watched(tmp_path, SCRIPT.replace("BETWEEN", between))
     assert code == 1
-    assert told.left.phase == ""
+    assert told.left.phase == phase
 
 
 def test_what_a_library_compiles_hides_no_evaluation(tmp_path: Path) -> None:

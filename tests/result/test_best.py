@@ -149,20 +149,21 @@ def test_what_finals_found_slower_by_more_than_the_noise_does_not_win_by_belief(
     assert (choice.record.candidate, [r.candidate for r in choice.ties]) == (best, ties)
 
 
+def beside_noise(repeat: float, *records: Record) -> Candidate | None:
+    """Who wins where finals of another candidate differ as much."""
+    return won(*records, *(final(C, tokens_per_s=rate) for rate in (500, repeat, repeat)))
+
+
 @pytest.mark.parametrize(("repeat", "best"), [(500, A), (485, A), (470, B)])
 def test_with_much_noise_the_least_memory_wins_of_equals(repeat: float, best: Candidate) -> None:
-    records = [final(A, tokens_per_s=1000, peak_mib=2000), final(B, tokens_per_s=970)]
-    records += [final(C, tokens_per_s=rate) for rate in (500, repeat, repeat)]
-    choice = chosen(records, WORKLOAD, "tokens_per_s")
-    assert choice.record.candidate == best
+    fast = final(A, tokens_per_s=1000, peak_mib=2000)
+    assert beside_noise(repeat, fast, final(B, tokens_per_s=970)) == best
 
 
 @pytest.mark.parametrize(("repeat", "best"), [(500, A), (300, B)])
 def test_with_much_noise_an_unconfirmed_one_must_be_faster(repeat: float, best: Candidate) -> None:
-    records = [record(A, tokens_per_s=1500), final(B, tokens_per_s=1000)]
-    records += [final(C, tokens_per_s=rate) for rate in (500, repeat, repeat)]
-    choice = chosen(records, WORKLOAD, "tokens_per_s")
-    assert choice.record.candidate == best
+    fast = record(A, tokens_per_s=1500)
+    assert beside_noise(repeat, fast, final(B, tokens_per_s=1000)) == best
 
 
 def test_a_final_whose_energy_was_not_read_does_not_win_by_energy() -> None:
@@ -262,7 +263,7 @@ def test_the_winner_stands_for_its_own_cell_even_where_a_tied_one_is_faster() ->
 
 def test_the_pooled_interval_spans_all_rounds_around_the_median_of_their_medians() -> None:
     rounds = [final(A, tokens_per_s=t, noise=0.01, steps=7) for t in (1000, 1024, 512)]
-    step = pool(rounds, WORKLOAD).outcome.measurement.step  # type: ignore[union-attr]
+    step = pool(rounds, WORKLOAD).measured.step
     tokens = A.tokens
     assert step.median == pytest.approx(tokens / 1000)
     assert step.low == pytest.approx(tokens / 1024 * 0.99)
@@ -272,20 +273,17 @@ def test_the_pooled_interval_spans_all_rounds_around_the_median_of_their_medians
 
 def test_pooled_rates_are_those_of_the_pooled_step_time() -> None:
     rounds = [final(A, tokens_per_s=t) for t in (1000, 900, 500)]
-    pooled = pool(rounds, WORKLOAD).outcome.measurement
-    assert pooled is not None
+    pooled = pool(rounds, WORKLOAD).measured
     assert pooled.tokens_per_s == pytest.approx(900)
     assert pooled.samples_per_s == pytest.approx(900 / 128)
 
 
 def test_every_pooled_peak_is_the_largest_of_any_round() -> None:
     rounds = [final(A, peak_mib=mib) for mib in (900, 1000, 800)]
-    measured = rounds[0].outcome.measurement
-    assert measured is not None
+    measured = rounds[0].measured
     host_heavy = replace(measured, peaks=replace(measured.peaks, host_bytes=5000 * MIB))
     rounds[0] = replace(rounds[0], outcome=replace(rounds[0].outcome, measurement=host_heavy))
-    pooled = pool(rounds, WORKLOAD).outcome.measurement
-    assert pooled is not None
+    pooled = pool(rounds, WORKLOAD).measured
     assert (pooled.peaks.device_bytes, pooled.peaks.host_bytes) == (1000 * MIB, 5000 * MIB)
 
 
@@ -296,8 +294,7 @@ def test_pooled_conditions_keep_the_worst_reading_of_any_round() -> None:
         thermally_throttled=True,
     )  # fmt: skip
     rounds = [final(A, conditions=cool), final(A, conditions=hot), final(A)]
-    pooled = pool(rounds, WORKLOAD).outcome.measurement
-    assert pooled is not None
+    pooled = pool(rounds, WORKLOAD).measured
     assert pooled.conditions == replace(
         hot, throttle_reasons=5, interval_cpu_s=30.0, busy_cpu_s=27.0, own_cpu_s=27.0
     )
@@ -305,8 +302,7 @@ def test_pooled_conditions_keep_the_worst_reading_of_any_round() -> None:
 
 def test_the_pooled_disturbance_is_that_of_the_most_disturbed_round() -> None:
     pooled = pool([final(A, disturbed_share=s) for s in (0.1, 0.3, 0.0)], WORKLOAD)
-    assert pooled.outcome.measurement is not None
-    assert pooled.outcome.measurement.disturbed_share == 0.3
+    assert pooled.measured.disturbed_share == 0.3
 
 
 def test_the_first_round_that_is_not_ok_stands_for_all() -> None:
@@ -471,8 +467,7 @@ def _inside(found: dict[str, Any], steps: list[str]) -> dict[str, Any]:
 def test_the_median_error_of_the_predicted_peaks_is_in_the_result() -> None:
     def predicted(number: int, share: float) -> Record:
         found = record(A, number=number)
-        assert found.outcome.measurement is not None
-        peak = int(share * found.outcome.measurement.peaks.device_bytes)
+        peak = int(share * found.measured.peaks.device_bytes)
         return replace(found, outcome=replace(found.outcome, predicted_peak_bytes=peak))
 
     records = [predicted(0, 0.9), predicted(1, 1.02), predicted(2, 1.5), record(B, number=3)]

@@ -100,7 +100,7 @@ def scored(peak_gib: float | None, *, oom: bool = False, kind: str = "unknown") 
         PlanRequest(options=options, card=card, host_bytes=None), 1, helpers
     ).expected
     return bench.Scored(
-        id="a", family="gpt", engine="single", kind=kind, capacity_gib=24.0,
+        id="a", family="gpt", engine="single", kind=kind,
         measured_gib=peak_gib, oom=oom, expected=expected,
     )  # fmt: skip
 

@@ -84,10 +84,9 @@ def test_the_joules_of_a_step_are_shared_by_its_tokens(tmp_path: Path) -> None:
 def test_one_step_that_was_disturbed_does_not_count_as_what_a_token_takes(tmp_path: Path) -> None:
     def answer(job: Job) -> Result:
         found = ok(0.1, joules=2.0)  # 20 W
-        assert found.report is not None
-        step_s = [*found.report.step_s[1:], 1.0]
+        step_s = [*found.reported.step_s[1:], 1.0]
         energy = Energy(20.0 * sum(step_s), "cpu")
-        return replace(found, report=replace(found.report, step_s=step_s, energy=energy))
+        return replace(found, report=replace(found.reported, step_s=step_s, energy=energy))
 
     first = frugal_run(tmp_path, answer, trials=1, finals=1).told[0]
     assert first.measured.mean_power_w == pytest.approx(20.0)

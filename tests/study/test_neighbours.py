@@ -48,8 +48,7 @@ class Machine:
             with self._lock:
                 self._stepping -= 1
         plain = saturating(job)
-        assert plain.report is not None
-        return ok(plain.report.step_s[0] * (self._slower if compared else 1.0), 2**20)
+        return ok(plain.reported.step_s[0] * (self._slower if compared else 1.0), 2**20)
 
     def run(self, folder: Path) -> Run:
         return Run(folder, self.answer, SPACE, slots=2, neighbours=self.neighbours)
@@ -133,12 +132,13 @@ def test_a_disturbed_comparison_is_not_repeated_alone(tmp_path: Path) -> None:
     def answer(job: Job) -> Result:
         compared = bool(machine.neighbours._awaited)
         result = machine.answer(job)
-        assert result.report is not None
         seen.append(compared)
         if not compared:
             return result
-        busy = replace(result.report.conditions, interval_cpu_s=2.0, busy_cpu_s=2.0, own_cpu_s=1.0)
-        return replace(result, report=replace(result.report, conditions=busy))
+        busy = replace(
+            result.reported.conditions, interval_cpu_s=2.0, busy_cpu_s=2.0, own_cpu_s=1.0
+        )
+        return replace(result, report=replace(result.reported, conditions=busy))
 
     Run(tmp_path, answer, SPACE, slots=2, neighbours=machine.neighbours)
     assert sum(seen) == 2

@@ -47,10 +47,11 @@ def evaluating(mib_a_sample: int = 100) -> Callable[[Job], Result]:
         found = ok(1 + samples, 100 * MIB)
         if not job.phases:
             return found
-        assert found.report is not None
         seen = peaks(job, max(100, mib_a_sample * samples))
         largest = Peaks.largest([each.peaks for each in seen.values()])
-        return replace(found, report=replace(found.report, step_s=[], peaks=largest, phases=seen))
+        return replace(
+            found, report=replace(found.reported, step_s=[], peaks=largest, phases=seen)
+        )
 
     return answer
 
@@ -87,9 +88,8 @@ def test_whether_it_has_room_for_them_is_known_before_more_rounds_are_made(
     def answer(job: Job) -> Result:  # of which finals differ
         made.append(job)
         found = evaluating()(job)
-        assert found.report is not None
-        step_s = [each * (1 + len(made) % 2) for each in found.report.step_s]
-        return replace(found, report=replace(found.report, step_s=step_s))
+        step_s = [each * (1 + len(made) % 2) for each in found.reported.step_s]
+        return replace(found, report=replace(found.reported, step_s=step_s))
 
     fresh = [job.phases for job in study(tmp_path, answer).runner.jobs if job.fresh]
     assert fresh[:4] == [False, False, True, False]

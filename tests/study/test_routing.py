@@ -38,13 +38,12 @@ def hotter(job: Job) -> Result:
     samples = job.candidate.micro_batch
     bytes_ = samples * LIMITS.limit_bytes // 5
     found = ok((1 + samples) / 10, bytes_)
-    assert found.report is not None
-    peaks, hot = found.report.peaks, Peaks.same(bytes_ * 4 // 3)
+    peaks, hot = found.reported.peaks, Peaks.same(bytes_ * 4 // 3)
     phases = {
         TRAIN: InPhase(peaks=peaks, seconds=0.0, count=0),
         HOT: InPhase(peaks=hot, seconds=0.5, count=1),
     }
-    return replace(found, report=replace(found.report, peaks=hot, phases=phases))
+    return replace(found, report=replace(found.reported, peaks=hot, phases=phases))
 
 
 def test_what_only_fits_with_balanced_experts_is_refused(tmp_path: Path) -> None:

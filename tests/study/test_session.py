@@ -22,7 +22,7 @@ from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.errors import UsageError
 from autotune.measure.replay.runner import Replay
-from autotune.measure.runner import OUT_OF_BUDGET, Job, Result
+from autotune.measure.runner import OUT_OF_BUDGET, Job, Result, StopRequestedError
 from autotune.measure.testbed import open_testbed, testbed
 from autotune.result.best import Best
 from autotune.result.files import MANIFEST
@@ -215,8 +215,6 @@ def test_the_first_study_is_not_overwritten(tune: Tune, monkeypatch: pytest.Monk
 
 
 def test_stopping_makes_no_suspects(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autotune.measure.runner import StopRequestedError
-
     def stopped(self: Replay, job: Job, deadline: float) -> Result:
         raise StopRequestedError
 
@@ -243,8 +241,6 @@ def test_stopping_makes_no_suspects(tune: Tune, monkeypatch: pytest.MonkeyPatch)
 def test_the_result_says_in_what_the_user_stopped_the_study(
     tune: Tune, monkeypatch: pytest.MonkeyPatch, of_final: bool, said: str
 ) -> None:
-    from autotune.measure.runner import StopRequestedError
-
     replayed, jobs = Replay.run, 0
 
     def run(self: Replay, job: Job, deadline: float) -> Result:

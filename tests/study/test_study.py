@@ -15,13 +15,14 @@ import pandas as pd
 import pytest
 from optuna.trial import TrialState
 
-from autotune.measure.runner import Job, Result
+from autotune.measure.runner import Job, Result, StopRequestedError
 from autotune.result.folder.ask import Ask
 from autotune.result.folder.provenance import rank_versions
 from autotune.space.candidate import Build, Candidate
 from autotune.space.options import Options
 from autotune.space.outcome import Verdict, judge
 from autotune.space.space import Space
+from autotune.space.workload import GlobalBatch
 from autotune.study.finals import CLOSING_S, FINALS_SHARE, FIRST_ROUNDS, MOST_ROUNDS, Finals
 from autotune.study.prober import ATTEMPTS, EMULATED_S, rule_for
 from autotune.study.samplers.frontier import Frontier, Proposal
@@ -334,9 +335,8 @@ def test_a_timing_is_cut_short_only_where_it_may_be_repeated(run: Runs) -> None:
 def test_where_heat_is_the_norm_repeating_stops(run: Runs) -> None:
     def hot(job: Job) -> Result:
         result = saturating(job)
-        assert result.report is not None
         conditions = replace(QUIET, thermally_throttled=True)
-        return replace(result, report=replace(result.report, conditions=conditions))
+        return replace(result, report=replace(result.reported, conditions=conditions))
 
     attempts = [r.outcome.attempts for r in run(hot, trials=3).told]
     assert attempts == [ATTEMPTS, 1, 1, 1, 1]
@@ -371,29 +371,29 @@ def test_an_oom_in_a_warm_group_is_tried_in_a_fresh_one(run: Runs, verdict: Verd
     assert [job.fresh for job in jobs if job.candidate == left_behind][:2] == [False, True]
 
 
-@pytest.mark.parametrize(("others", "attempts"), [(0.005, 1), (0.5, 2)])
-def test_an_oom_that_others_caused_is_repeated(run: Runs, others: float, attempts: int) -> None:
-    taken = int(others * SPACE.limits.capacity_bytes)
-    ran_out = iter([Result(verdict=Verdict.OOM, reason="ran out", foreign_bytes=taken)])
-    done = run(lambda job: next(ran_out, None) or saturating(job), trials=1)
-    record = done.told[0]
-    assert record.outcome.attempts == attempts
-    assert record.outcome.verdict is (Verdict.OOM if attempts == 1 else Verdict.OK)
-    assert [job.fresh for job in done.runner.jobs[:attempts]] == [False, True][:attempts]
+def beside_others(taken: int, peak: int) -> Result:
+    """A probe while others took memory of its device."""
+    return ok(0.1, peak, replace(QUIET, foreign_bytes=taken))
 
 
 @pytest.mark.parametrize(("others", "attempts"), [(0.005, 1), (0.5, 2)])
-@pytest.mark.parametrize("peak", [1, LIMIT_BYTES + 1], ids=["ok", "over_ceiling"])
-def test_what_was_measured_as_others_took_memory_is_measured_again(
-    run: Runs, others: float, attempts: int, peak: int
+@pytest.mark.parametrize(
+    ("first", "alone"),
+    [
+        (lambda taken: Result(verdict=Verdict.OOM, foreign_bytes=taken), Verdict.OOM),
+        (lambda taken: beside_others(taken, 1), Verdict.OK),
+        (lambda taken: beside_others(taken, LIMIT_BYTES + 1), Verdict.OVER_CEILING),
+    ],
+    ids=["oom", "ok", "over_ceiling"],
+)
+def test_what_others_that_took_memory_may_have_caused_is_repeated(
+    run: Runs, others: float, attempts: int, first: Callable[[int], Result], alone: Verdict
 ) -> None:
-    taken = int(others * SPACE.limits.capacity_bytes)
-    beside = iter([ok(0.1, peak, replace(QUIET, foreign_bytes=taken))])
-    done = run(lambda job: next(beside, None) or saturating(job), trials=1)
+    seen = iter([first(int(others * SPACE.limits.capacity_bytes))])
+    done = run(lambda job: next(seen, None) or saturating(job), trials=1)
     record = done.told[0]
     assert record.outcome.attempts == attempts
-    fits = attempts == 2 or peak == 1
-    assert record.outcome.verdict is (Verdict.OK if fits else Verdict.OVER_CEILING)
+    assert record.outcome.verdict is (alone if attempts == 1 else Verdict.OK)
     assert [job.fresh for job in done.runner.jobs[:attempts]] == [False, True][:attempts]
 
 
@@ -415,8 +415,7 @@ def test_what_is_surely_the_best_is_measured_again_twice(run: Runs) -> None:
 
 def times(share: float, found: Result, conditions: Conditions = QUIET) -> Result:
     """`found`, with steps that took that share of its time."""
-    assert found.report is not None
-    return ok(share * found.report.step_s[0], found.report.peaks.device_bytes, conditions)
+    return ok(share * found.reported.step_s[0], found.reported.peaks.device_bytes, conditions)
 
 
 def test_the_fastest_of_the_search_has_a_final_however_sure_it_is_of_another(
@@ -579,8 +578,7 @@ def test_the_kernels_that_were_seen_and_what_ranks_run_on_are_kept(run: Runs) ->
 
     def answer(job: Job) -> Result:
         found = saturating(job)
-        assert found.report is not None
-        report = replace(found.report, attention="flash_attention")
+        report = replace(found.reported, attention="flash_attention")
         return replace(found, report=report, versions=seen)
 
     done = run(answer, trials=1)
@@ -683,8 +681,6 @@ def test_a_final_that_runs_out_makes_room_for_the_next_best(run: Runs) -> None:
 
 
 def test_finals_run_the_whole_schedule_and_the_search_a_part_of_it(run: Runs) -> None:
-    from autotune.space.workload import GlobalBatch
-
     among = replace(
         SPACE, workload=replace(SPACE.workload, global_batch=GlobalBatch(64, "samples"))
     )
@@ -764,8 +760,6 @@ def test_a_stop_keeps_what_was_measured_and_says_its_part(
 
 
 def stop_at(probes: int) -> Callable[[Job], Result]:
-    from autotune.measure.runner import StopRequestedError
-
     seen: list[Job] = []
 
     def answer(job: Job) -> Result:

@@ -142,12 +142,5 @@ def train(
             codes = server.run(asked)
     assert codes == [0] * world_size, (folder / "rank0.log").read_text()[-3000:]
     found = [json.loads((folder / f"rank{r}.json").read_text()) for r in range(world_size)]
-    return Trained(
-        losses=found[0]["losses"],
-        parameters=found[0]["parameters"],
-        model_bytes=max(each["model_bytes"] for each in found),
-        building_bytes=max(each["building_bytes"] for each in found),
-        peak_bytes=max(each["peak_bytes"] for each in found),
-        state_bytes=max(each["state_bytes"] for each in found),
-        drawn=found[0]["drawn"],
-    )
+    sizes = (name for name in found[0] if name.endswith("_bytes"))
+    return Trained(**found[0] | {name: max(each[name] for each in found) for name in sizes})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from autotune.study.predict.memory import (
 from autotune.study.predict.predictor import Predictor
 from autotune.study.predict.speed import MAGNITUDES, Magnitudes
 from autotune.wire.helpers import Count, Counted, Describe, Described
+
+A = TypeVar("A")
+T = TypeVar("T")
 
 Z90 = 1.645
 """Standard deviations on either side of a 90 % interval."""
@@ -113,8 +116,7 @@ class Helpers:
     ) -> None:
         self._count = count
         self._describe = describe
-        self._counted: dict[str, Counted] = {}
-        self._described: dict[str, Described | str] = {}
+        self._known: dict[str, Any] = {}
         self.lengths: Sequence[int] = ()
         """Lengths to count and trace with each request, for later requests."""
 
@@ -123,35 +125,30 @@ class Helpers:
         if len(self.lengths) > COUNTED and set(asked.seq_lens) < set(self.lengths):
             places = np.linspace(0, len(self.lengths) - 1, COUNTED).round().astype(int)
             few = [self.lengths[place] for place in places]
-            found = self._counted_once(replace(asked, seq_lens=few))
+            found = self._once(self._count, replace(asked, seq_lens=few))
             known = [_parabola(few, each) for each in found.flops_per_sample]
             if all(known):
                 of = [[at(n) for n in asked.seq_lens] for at in known if at]
                 return replace(found, flops_per_sample=of)
-        return self._counted_once(asked)
-
-    def _counted_once(self, asked: Count) -> Counted:
-        key = repr(asked)
-        if key not in self._counted:
-            self._counted[key] = self._count(asked)
-        return self._counted[key]
+        return self._once(self._count, asked)
 
     def describe(self, asked: Describe) -> Described | str:
         """The trace, or why there is none."""
         if set(asked.seq_lens) < set(self.lengths):
-            found = self._once(replace(asked, seq_lens=list(self.lengths)))
+            found = self._once(self._describe, replace(asked, seq_lens=list(self.lengths)))
             if isinstance(found, str):
                 return found
             found = _at(found, [self.lengths.index(n) for n in asked.seq_lens])
             if min(min(map(min, of.early_bytes)) for of in found.models) >= 0:
                 return found
-        return self._once(asked)
+        return self._once(self._describe, asked)
 
-    def _once(self, asked: Describe) -> Described | str:
+    def _once(self, ask: Callable[[A], T], asked: A) -> T:
         key = repr(asked)
-        if key not in self._described:
-            self._described[key] = self._describe(asked)
-        return self._described[key]
+        if key not in self._known:
+            self._known[key] = ask(asked)
+        found: T = self._known[key]
+        return found
 
 
 def _parabola(lengths: Sequence[int], flops: Sequence[float]) -> Callable[[int], float] | None:

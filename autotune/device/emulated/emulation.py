@@ -52,7 +52,7 @@ class Emulation:
     """Emulated cards until `close`.
 
     If entered as a context before torch is imported, this process has them, too. Else only
-    processes with `environment` have them. `units` may be changed at any time, e.g. to throttle.
+    processes with `environment` have them. `units` may be changed at any time.
     """
 
     def __init__(self, spec: str, driver: Driver | None = None, mig: int = 0) -> None:
@@ -178,7 +178,6 @@ class Emulation:
         each = limits(card)
         unit.shared_per_block, unit.shared_per_sm = each.shared_per_block, each.shared_per_sm
         unit.threads_per_sm = each.threads
-        unit.l2 = 50 << 20
         for name, rate in rates(card).items():
             setattr(unit, name, rate / share if name in SHARED else rate)
         if card.unified:

@@ -15,7 +15,7 @@ class UnitRow(ctypes.Structure):
         ("name", ctypes.c_char * 96),
         ("uuid", ctypes.c_char * 64),
         *((name, ctypes.c_uint64) for name in (
-            "total", "reserved", "context", "nccl", "throttle",
+            "total", "reserved", "context", "nccl",
         )),
         *((name, ctypes.c_double) for name in (
             "half_rate", "fp32_rate", "attention_rate", "attention_backward_rate", "memory_rate",
@@ -23,7 +23,7 @@ class UnitRow(ctypes.Structure):
         )),
         *((name, ctypes.c_int32) for name in (
             "gpu", "mig", "unified", "major", "minor", "sms", "shared_per_block", "shared_per_sm",
-            "threads_per_sm", "l2", "opening", "memory", "memory_v2", "processes", "utilization",
+            "threads_per_sm", "opening", "memory", "memory_v2", "processes", "utilization",
             "energy",
         )),
     )  # fmt: skip

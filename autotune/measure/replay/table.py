@@ -2,8 +2,7 @@
 
 A TOML file beside the table, or flags, name the columns of axes and results. Usual names of
 columns are known. So exports of Weights & Biases and MLflow are read, too. Missing columns count
-as
-nothing: a peak of 0 bytes is unknown.
+as nothing: a peak of 0 bytes is unknown.
 """
 
 from __future__ import annotations

@@ -92,6 +92,13 @@ class Result(ProbeEnd):
     gone: str = ""
     """Why this runner can run nothing more, if it put the job off; else empty."""
 
+    @property
+    def reported(self) -> Report:
+        """The report. Raises ValueError without one."""
+        if self.report is None:
+            raise ValueError(f"{self.verdict}: {self.reason}")
+        return self.report
+
 
 class Runner(Protocol):
     """One slot of a study: runs one probe at a time. One thread at a time calls its methods; any

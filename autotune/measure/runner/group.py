@@ -107,9 +107,7 @@ class Group:
         for rank in self.ranks:
             rank.report = None
             rank.enter(Phase.WARMUP)
-            if rank.peer is not None:
-                with suppress(OSError):  # the next read sees its end
-                    rank.peer.send(request)
+            self._send(rank, request)
         failure = self._until(lambda: all(r.report for r in self.ranks), deadline)
         if failure is not None:
             return failure

@@ -68,9 +68,7 @@ _ENV_FILE = "launch-deepspeed.env"
 
 def _positions(best: Best, ranks: int) -> str:
     """The devices of the measurement: 2 and 3 for "cuda:2,3", else the first ones."""
-    options = best.provenance.get("options")
-    asked = str(options.get("device", "")) if isinstance(options, dict) else ""
-    named = re.fullmatch(r"cuda:(\d+(?:,\d+)*)", asked)
+    named = re.fullmatch(r"cuda:(\d+(?:,\d+)*)", str(best.asked.get("device", "")))
     positions = named[1].split(",") if named else [str(i) for i in range(ranks)]
     return ",".join(positions[:ranks])
 

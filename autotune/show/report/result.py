@@ -108,9 +108,7 @@ def cautions(best: Best, micro_batches: Sequence[int]) -> tuple[Caution, ...]:
 
 def _batch_is_whole(best: Best) -> bool:
     """Whether one micro-batch a rank makes the whole requested global batch."""
-    options = best.provenance.get("options")
-    asked = isinstance(options, dict) and options.get("global_batch") is not None
-    return asked and best.config.grad_accum == 1
+    return best.asked.get("global_batch") is not None and best.config.grad_accum == 1
 
 
 def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, ...]) -> None:

@@ -15,10 +15,12 @@ from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Any
 
+from autotune.measure.replay.grid import Grid
 from autotune.measure.testbed.recording import Recording
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from autotune.space.outcome import measurement, others_share
+from autotune.space.space import Space
 from autotune.space.workload import Workload
 from autotune.wire.reports import Report
 from autotune.wire.stopping import interval
@@ -43,7 +45,15 @@ class Point:
 Course = list[Point]
 
 
-class Truth:
+@dataclass
+class Searched:
+    """A recording, and the space that is searched in it."""
+
+    grid: Grid
+    space: Space
+
+
+class Truth(Searched):
     """The truth of a recorded grid under one ceiling.
 
     The value of a candidate is the median of its measurements. It fits if all of them are under

@@ -28,7 +28,7 @@ from autotune.study.study import Study
 from autotune.wire.budget import Clock, StopFlag, VirtualTime
 from autotune.wire.reports import Conditions, Peaks
 from autotune.wire.stopping import Interval
-from searches.grids import Course, Point, Truth
+from searches.grids import Course, Point, Searched, Truth
 
 TRACE_S = 4.0
 """Seconds of tracing before the first probe, on 2 cores; recordings lack it."""
@@ -85,18 +85,18 @@ def study_result(
     return None if choice is None else choice.record.candidate, lost
 
 
-Runners = Callable[[Truth, VirtualTime, Options], Sequence[Runner]]
+Runners = Callable[[Searched, VirtualTime, Options], Sequence[Runner]]
 """Makes the runners, one for each slot."""
 
 
-def replays(truth: Truth, now: VirtualTime, options: Options) -> Sequence[Runner]:
+def replays(of: Searched, now: VirtualTime, options: Options) -> Sequence[Runner]:
     """Slots that never fail."""
     seeds = range(options.search.seed, options.search.seed + int(options.devices.parallel))
-    return [Replay(truth.grid, truth.space.limits, now, seed) for seed in seeds]
+    return [Replay(of.grid, of.space.limits, now, seed) for seed in seeds]
 
 
 def run_study(
-    truth: Truth, options: Options, earlier: Sequence[Earlier] = (), runners: Runners = replays
+    of: Searched, options: Options, earlier: Sequence[Earlier] = (), runners: Runners = replays
 ) -> tuple[Study, Watcher]:
     """A whole study, and its watcher."""
     now = VirtualTime()  # not the recording's, which goes on from search to search
@@ -106,11 +106,11 @@ def run_study(
     try:
         study = Study(
             options=options,
-            space=truth.space,
-            device_kind=truth.grid.device_kind,
+            space=of.space,
+            device_kind=of.grid.device_kind,
             clock=clock,
-            journal=Journal.in_memory(truth.space, options.search.objective),
-            runners=runners(truth, now, options),
+            journal=Journal.in_memory(of.space, options.search.objective),
+            runners=runners(of, now, options),
             reporter=watcher,
             stop=stop,
             publish=lambda records: None,

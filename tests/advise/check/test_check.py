@@ -493,38 +493,24 @@ def against_a_change(
 
 
 @pytest.mark.parametrize(
-    ("name", "key", "changes"),
+    ("name", "key", "changes", "base"),
     [
-        ("llama-factory", "finetuning_type", {"lora_rank": 64}),
-        ("llama-factory", "finetuning_type", {"finetuning_type": "full"}),
-        ("axolotl", "adapter", {"lora_r": 64}),
-        ("axolotl", "adapter", {"adapter": None}),
-        ("axolotl", "adapter", {"adapter": "qlora"}),
+        ("llama-factory", "finetuning_type", {"lora_rank": 64}, "auto"),
+        ("llama-factory", "finetuning_type", {"finetuning_type": "full"}, "auto"),
+        ("axolotl", "adapter", {"lora_r": 64}, "auto"),
+        ("axolotl", "adapter", {"adapter": None}, "auto"),
+        ("axolotl", "adapter", {"adapter": "qlora"}, "auto"),
+        ("llama-factory", "quantization_bit", {"quantization_bit": 8}, "nf4"),
+        ("axolotl", "load_in_4bit", {"load_in_4bit": False, "adapter": "lora"}, "nf4"),
     ],
 )
-def test_adapters_that_were_not_measured_are_found(
-    name: str, key: str, changes: dict[str, Any], tmp_path: Path, run: Run
+def test_adapters_or_a_base_that_were_not_measured_are_found(
+    *, name: str, key: str, changes: dict[str, Any], base: str, tmp_path: Path, run: Run
 ) -> None:
-    best = result("ddp", 0, dtype="bf16", model=TINY, kind="cuda", lora="r=8")
+    best = result("ddp", 0, dtype="bf16", model=TINY, kind="cuda", lora="r=8", base=base)
     found = against_a_change(best, name, changes, tmp_path, run)
     assert f"{name}.yaml: {key}" in found
-    assert "measured was r=8" in found
-
-
-@pytest.mark.parametrize(
-    ("name", "key", "changes"),
-    [
-        ("llama-factory", "quantization_bit", {"quantization_bit": 8}),
-        ("axolotl", "load_in_4bit", {"load_in_4bit": False, "adapter": "lora"}),
-    ],
-)
-def test_another_base_than_was_measured_is_found(
-    name: str, key: str, changes: dict[str, Any], tmp_path: Path, run: Run
-) -> None:
-    best = result("ddp", 0, dtype="bf16", model=TINY, kind="cuda", lora="r=8", base="nf4")
-    found = against_a_change(best, name, changes, tmp_path, run)
-    assert f"{name}.yaml: {key}" in found
-    assert "measured was nf4" in found
+    assert f"measured was {'r=8' if base == 'auto' else base}" in found
 
 
 def test_adapters_that_a_file_has_no_word_for_are_said(

@@ -181,8 +181,7 @@ def test_time_between_steps_is_spread_over_them(machine: Machines) -> None:
 def test_a_report_s_phases_are_what_the_clock_was_charged(machine: Machines) -> None:
     replay = machine(row(A, overhead=1.5))
     result = replay.runner.run(job(A), NEVER)
-    assert result.report is not None
-    steps_s = result.report.warmup_s + result.report.timed_s
+    steps_s = result.reported.warmup_s + result.reported.timed_s
     assert replay.time() == pytest.approx(result.group_start_s + steps_s)
 
 
@@ -190,8 +189,7 @@ def test_a_part_of_a_schedule_takes_its_part_of_the_time(machine: Machines) -> N
     accumulating = replace(space().workload, global_batch=GlobalBatch(8, "samples"))
     replay = machine(row(A), workload=accumulating)
     result = replay.runner.run(job(A, grad_accum=8, micro_steps=2), NEVER)
-    assert result.report is not None
-    assert result.report.step_s == pytest.approx([step_s(A)] * 5)
+    assert result.reported.step_s == pytest.approx([step_s(A)] * 5)
     assert replay.time() == pytest.approx(START_S + PROBE_S / 4)
 
 
@@ -201,19 +199,16 @@ def test_a_part_of_a_schedule_takes_its_part_of_the_time(machine: Machines) -> N
 def test_a_probe_reports_the_steps_it_walked_and_what_was_seen(machine: Machines) -> None:
     result = machine(row(A)).runner.run(job(A), NEVER)
     assert (result.verdict, result.reason) == (Verdict.OK, "")
-    assert result.report is not None
-    assert result.report.step_s == pytest.approx([step_s(A)] * 5)
-    assert (result.report.peaks.device_bytes, result.report.conditions) == (64 * MIB, CALM)
+    assert result.reported.step_s == pytest.approx([step_s(A)] * 5)
+    assert (result.reported.peaks.device_bytes, result.reported.conditions) == (64 * MIB, CALM)
 
 
 def test_energy_is_that_of_the_steps_it_walked(machine: Machines) -> None:
     result = machine(row(A, ([1.0] * 3, [2.0] * 9), joules=900.0)).runner.run(job(A), NEVER)
-    assert result.report is not None
-    assert result.report.step_s == [2.0] * 5
-    assert result.report.energy == Energy(500.0, "recorded")
+    assert result.reported.step_s == [2.0] * 5
+    assert result.reported.energy == Energy(500.0, "recorded")
     hopeless = machine(row(A, joules=900.0)).runner.run(job(A, needed_step_s=1e-6), NEVER)
-    assert hopeless.report is not None
-    assert hopeless.report.energy is None  # it was stopped before anything was timed
+    assert hopeless.reported.energy is None  # it was stopped before anything was timed
 
 
 def test_recorded_energy_is_replayed(tune: Tune, refused: Refused, tmp_path: Path) -> None:
@@ -231,15 +226,13 @@ def test_recorded_energy_is_replayed(tune: Tune, refused: Refused, tmp_path: Pat
 
 def test_a_recording_longer_than_the_rule_is_walked_in_part(machine: Machines) -> None:
     result = machine(row(A, ([1.0] * 9, [2.0] * 9))).runner.run(job(A), NEVER)
-    assert result.report is not None
-    assert (result.report.warmup_step_s, result.report.step_s) == ([1.0] * 3, [2.0] * 5)
+    assert (result.reported.warmup_step_s, result.reported.step_s) == ([1.0] * 3, [2.0] * 5)
 
 
 def test_a_recording_shorter_than_the_rule_is_walked_whole(machine: Machines) -> None:
     result = machine(row(A, ([1.0, 2.0, 4.0], [1.0, 2.0, 4.0]))).runner.run(job(A), NEVER)
     assert result.verdict == Verdict.OK
-    assert result.report is not None
-    assert result.report.warmup_step_s == result.report.step_s == [1.0, 2.0, 4.0]
+    assert result.reported.warmup_step_s == result.reported.step_s == [1.0, 2.0, 4.0]
 
 
 def test_a_hopeless_probe_ends_early_and_costs_less(machine: Machines) -> None:

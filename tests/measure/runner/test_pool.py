@@ -56,10 +56,9 @@ def fault(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 def test_a_probe_reports_steps_peaks_and_what_it_ran_on(start: Make) -> None:
     result = start().run()
     assert result.verdict is Verdict.OK
-    assert result.report is not None
-    assert len(result.report.step_s) >= RULE.timed_steps
-    assert len(result.report.warmup_step_s) >= RULE.warmup_steps
-    assert result.report.peaks.device_bytes > 100 * MIB
+    assert len(result.reported.step_s) >= RULE.timed_steps
+    assert len(result.reported.warmup_step_s) >= RULE.warmup_steps
+    assert result.reported.peaks.device_bytes > 100 * MIB
     assert result.parameters == 12 * 64**2 + 2 * 256 * 64 + 3 * 64
     assert "torch" in (result.versions or {})
 
@@ -165,8 +164,7 @@ def test_the_energy_of_ranks_adds_up_each_device_once(
 def test_a_probe_that_cannot_reach_the_incumbent_stops_early(start: Make) -> None:
     result = start().run(needed_step_s=1e-9)
     assert result.verdict is Verdict.PRUNED
-    assert result.report is not None
-    assert len(result.report.warmup_step_s) == RULE.warmup_steps
+    assert len(result.reported.warmup_step_s) == RULE.warmup_steps
 
 
 def test_every_phase_is_announced_in_order(start: Make) -> None:
@@ -182,8 +180,7 @@ def test_every_phase_is_announced_in_order(start: Make) -> None:
 
 def test_a_real_oom_is_said_to_be_one_and_the_next_probe_runs(start: Make) -> None:
     small = start().run()
-    assert small.report is not None
-    capacity_bytes = small.report.peaks.device_bytes + 200 * MIB
+    capacity_bytes = small.reported.peaks.device_bytes + 200 * MIB
     group = start(capacity_bytes=capacity_bytes)
     large = group.run(replace(SMALL, micro_batch=512, seq_len=512))
     assert large.verdict is Verdict.OOM
@@ -204,10 +201,8 @@ def test_a_warm_group_shows_the_peak_of_a_fresh_one(start: Make) -> None:
     fresh = group.run()
     group.run(replace(SMALL, micro_batch=256, seq_len=128))
     warm = group.run()
-    assert fresh.report is not None
-    assert warm.report is not None
-    assert warm.report.peaks.device_bytes == pytest.approx(
-        fresh.report.peaks.device_bytes, rel=0.03
+    assert warm.reported.peaks.device_bytes == pytest.approx(
+        fresh.reported.peaks.device_bytes, rel=0.03
     )
 
 
@@ -220,14 +215,12 @@ def test_a_warm_deepspeed_group_agrees_with_a_fresh_one(start: Make, stage: int)
     group.run(replace(small, micro_batch=32, seq_len=128))
     warm = group.run(small, rule=many)
     assert (fresh.warm, warm.warm) == (False, True)
-    assert fresh.report is not None
-    assert warm.report is not None
-    assert warm.report.peaks.device_bytes == pytest.approx(
-        fresh.report.peaks.device_bytes, rel=0.03
+    assert warm.reported.peaks.device_bytes == pytest.approx(
+        fresh.reported.peaks.device_bytes, rel=0.03
     )
     # In time of the processor: what passes beside it is up to how busy the machine is.
     warm_cpu_s, fresh_cpu_s = (
-        each.conditions.own_cpu_s / len(each.step_s) for each in (warm.report, fresh.report)
+        each.conditions.own_cpu_s / len(each.step_s) for each in (warm.reported, fresh.reported)
     )
     assert warm_cpu_s == pytest.approx(fresh_cpu_s, rel=0.5)
 
@@ -360,10 +353,9 @@ def test_a_stop_ends_the_loading_of_ops(start: Make, monkeypatch: pytest.MonkeyP
 
 def test_ranks_hold_their_state_between_steps(start: Make) -> None:
     result = start(width=512).run(replace(SMALL, depth=4))
-    assert result.report is not None
     assert result.parameters is not None
     # Weights and two moments, 12 bytes a parameter; no gradients.
-    assert result.report.state_bytes == pytest.approx(12 * result.parameters, rel=0.2)
+    assert result.reported.state_bytes == pytest.approx(12 * result.parameters, rel=0.2)
 
 
 # Ranks that go.

@@ -21,6 +21,7 @@ from autotune.result.export.format import FACTS, remark, unexpressed
 from autotune.space.engines import ENGINES
 from autotune.space.workload import GlobalBatch
 from tests.support.exported import result
+from tests.support.models import counted
 from tests.support.programs import python
 
 RESULTS = {
@@ -213,8 +214,6 @@ def test_batches_are_the_results_in_every_words(best: Best) -> None:
 
 
 def test_deepspeeds_config_is_the_one_that_was_probed_also_of_a_counted_model() -> None:
-    from tests.support.models import counted
-
     workload = replace(
         counted("llama-3-8b-tiny", (2,), (64,)), engine="deepspeed", world_size=2,
         global_batch=GlobalBatch(16, "samples"),

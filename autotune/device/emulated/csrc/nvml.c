@@ -287,17 +287,16 @@ int nvmlDeviceGetEccMode(handle device, unsigned *now, unsigned *pending) {
 }
 
 int nvmlDeviceGetClockInfo(handle device, int type, unsigned *mhz) {
-  *mhz = first(device)->throttle ? 1200 : 1800;
-  return OK;
-}
-
-int nvmlDeviceGetMaxClockInfo(handle device, int type, unsigned *mhz) {
   *mhz = 1800;
   return OK;
 }
 
+int nvmlDeviceGetMaxClockInfo(handle device, int type, unsigned *mhz) {
+  return nvmlDeviceGetClockInfo(device, type, mhz);
+}
+
 int nvmlDeviceGetTemperature(handle device, int sensor, unsigned *degrees) {
-  *degrees = first(device)->throttle ? 90 : 45;
+  *degrees = 45;
   return OK;
 }
 
@@ -323,7 +322,7 @@ int nvmlDeviceGetTotalEnergyConsumption(handle device, unsigned long long *milli
 }
 
 int nvmlDeviceGetCurrentClocksThrottleReasons(handle device, unsigned long long *reasons) {
-  *reasons = first(device)->throttle;
+  *reasons = 0;
   return OK;
 }
 

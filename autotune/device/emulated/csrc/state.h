@@ -23,7 +23,6 @@ struct unit {
   uint64_t reserved;  // the driver's own part
   uint64_t context;   // of one process, with the first call that needs the device
   uint64_t nccl;      // of one communicator, on each of its ranks
-  uint64_t throttle;  // NVML's bits of reasons for lower clocks
   // Rates of large work: FLOP/s of products and attention; bytes/s of the card's memory, between
   // cards of a machine, to the host, and between machines.
   double half_rate, fp32_rate, attention_rate, attention_backward_rate;
@@ -32,7 +31,7 @@ struct unit {
   int32_t mig;        // 1 for an instance
   int32_t unified;    // 1 if it shares the host's memory
   int32_t major, minor, sms;
-  int32_t shared_per_block, shared_per_sm, threads_per_sm, l2;
+  int32_t shared_per_block, shared_per_sm, threads_per_sm;
   // NVML's answers to some functions: 0, or the error code.
   int32_t opening, memory, memory_v2, processes, utilization, energy;
 };
