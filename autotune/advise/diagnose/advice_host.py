@@ -135,12 +135,13 @@ def _host_request(case: Case) -> Advice | None:
 
 
 def _less_offload(case: Case) -> Advice | None:
-    if not case.on("offload") or "deepspeed" not in case.context.seen:
+    if not case.on("offload") or case.has("loading the model"):
         return None
-    return to("less offload", "keep the optimizer on the devices",
-                  '"offload_optimizer": {"device": "none"}',
-                  "12 bytes a parameter of host RAM",
-                  "nothing: it is faster, if it fits")  # fmt: skip
+    setting = '"offload_optimizer": {"device": "none"}, or "nvme"'
+    if case.on("sharded") and "deepspeed" not in case.context.seen:
+        setting = "offload_params: false; no CPUOffload"
+    return to("less offload", "keep the optimizer on the devices, or on a disk", setting,
+              "12 bytes a parameter of host RAM", "nothing: it is faster, if it fits")  # fmt: skip
 
 
 def _load_once(case: Case) -> Advice | None:
@@ -194,13 +195,13 @@ HOST: dict[Kind, tuple[Measure, ...]] = {
         _evaluation,
         _tensor,
         leak,
+        _less_offload,
         _load_first,
         _workers,
         _load_later,
         _host_request,
-        _less_offload,
     ),
-    Kind.KILLED: (leak, _load_first, _workers, _load_later, _host_request, _less_offload),
+    Kind.KILLED: (leak, _less_offload, _load_first, _workers, _load_later, _host_request),
     Kind.SHARED: (_shm, _workers, _sharing),
     Kind.BUS: (_shm, _workers),
     Kind.BATCH: (_multiply,),

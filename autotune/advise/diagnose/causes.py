@@ -32,6 +32,8 @@ XPU_LIMIT = 2**32
 """Drivers of Intel GPUs may refuse a larger allocation."""
 LARGEST_DEVICE, CORRUPT_BYTES = 2**39, 2**44
 """No device has so much; and a program that asks for so much computed it wrongly."""
+SMALL_FRACTION = 0.5
+"""A program that may take no more of a device mostly runs into that limit."""
 IDLE_SHARE = 0.01
 """A smaller reserved and unallocated share of a device is no fragmentation."""
 LARGE_TENSOR = 4 * 2**30
@@ -64,11 +66,16 @@ def causes(event: Event, context: Context) -> list[Cause]:
     return found
 
 
+def own_bytes(total: int) -> float:
+    """The most bytes of a process's context on a device of `total` bytes."""
+    return min(max(CONTEXT_BYTES, CONTEXT_SHARE * total), total / 3)
+
+
 def _other_process(event: Event, context: Context) -> Cause | None:
     a = event.amounts
     others, outside = a.others_bytes, a.outside or 0
     total = a.total or 0
-    own = min(max(CONTEXT_BYTES, CONTEXT_SHARE * total), total / 3)
+    own = own_bytes(total)
     if others is None and outside > own:
         return Cause(
             "another process",
@@ -127,6 +134,22 @@ def _vllm(event: Event, context: Context) -> Cause | None:
         f"it asks for a share of the device at its start, and {gib(a.total - a.free)} are in use"
         " already: by others, or by an earlier one that has not ended",
     )
+
+
+def _started(event: Event, context: Context) -> Cause | None:
+    """For programs that take a share of the device at their start, as TensorFlow does."""
+    share, (free, total) = context.fraction, context.at_start or (0, 0)
+    if event.amounts.total or event.wording.name not in ("tensorflow", "cuda", "device", "xla"):
+        return None
+    if total - free > max(own_bytes(total), total / 10):
+        return Cause("another process", f"only {gib(free)} of {gib(total)} were free as the run"
+                     " started: others hold the rest")  # fmt: skip
+    if share is not None and share <= SMALL_FRACTION:
+        return Cause("a limit of the program", f"it allows itself {share:.0%} of the device")
+    if share is not None and share * (total or 1) > (free or 0.9):
+        return Cause("a share that is not free", f"it asks for {share:.0%} of the device at its"
+                     " start: the driver and others hold a part of that")  # fmt: skip
+    return None
 
 
 def _nccl(event: Event, context: Context) -> Cause | None:
@@ -460,13 +483,13 @@ def _some(event: Event, context: Context) -> Cause | None:
 Rule = Callable[[Event, Context], Cause | None]
 _RULES: dict[Kind, tuple[Rule, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
-        _corrupt, _vllm, _limit, _freed, _other_process, _never, _leak, _before_training,
+        _corrupt, _vllm, _started, _limit, _freed, _other_process, _never, _leak, _before_training,
         _first_step, _phase, _fragmentation, _outside, _told_leak, _logits, _longer_sample, _nccl,
     ),
     Kind.HOST: (_corrupt, _phase, _one_tensor, _host, _leak, _told_leak, _before_training),
     Kind.SHARED: (_shared,),
     Kind.MEMORY: (_phase, _before_training, _first_step, _leak, _told_leak, _some),
-    Kind.KILLED: (_killed, _leak, _told_leak, _before_training),
+    Kind.KILLED: (_phase, _killed, _leak, _told_leak, _before_training),
     Kind.BUS: (_bus,),
     Kind.BATCH: (_batch,),
 }  # fmt: skip

@@ -36,7 +36,8 @@ _PHRASES = (
     # Nothing is left: out of GPU memory, OUT_OF_DEVICE_MEMORY, OutOfMemoryError.
     r"out[ _-]?of[ _-]?(?:[\w/(]{1,12}[ _)-]){0,3}?"
     r"(?:mem\w{0,2}ry|mem?(?![a-ln-z])|[gv]?ram\b|hbm\b)",
-    r"(?-i:\bOOM(?:s|ed|ing)?\b(?!: +0)|\boom\b(?![\"'=:-])|\boom[-_]kill|\bOOM-?Kill\w*)",
+    r"(?-i:\bOOM(?:s|ed|ing)?\b(?!: +0)|\boom\b(?![\"'=:-])|\boom[-_]kill"
+    r"|\bOOM-?Kill\w*+(?!\W{1,4}[Ff]alse))",
     # Too little: not enough memory, more system memory than is available.
     rf"{_LACK} (?:[\w'()/-]{{1,15}} ){{0,4}}?{_STORE}",
     rf"\b{_STORE}{_GAP}{{0,60}}?\b(?:exhaust(?:ed|ion)|insufficient"

@@ -766,3 +766,87 @@ def test_parameters_that_are_restored_are_a_run_that_is_resumed(tmp_path: Path) 
     post = "# Restoring parameters: CUDA OOM\n\nFrom scratch it runs.\n"
     assert told(tmp_path, post)["cause"]["name"] == "resuming"
     assert not told(tmp_path, "# Remove OOM recovery\n\nAs told.\n")["oom"]
+
+
+def test_who_changed_a_program_tells_of_no_run(tmp_path: Path) -> None:
+    for text in (
+        "# fix(save): OOM while shards are joined\n\nJoin them one by one.\n",
+        "# [FIX] OOM on resume\n\n- Fixes the OOM after `load_state_dict()`\n",
+        "# Saver OOM fix\n\nThe run OOMed without it.\n",
+        "# Handle OOM in the sampler\n",
+        "# Shards\n\nThis PR joins shards on the host, preventing OOM errors.\n",
+        "# Snapshots\n\n### Pitch\n\nTell more about out of memory errors\n",
+    ):
+        assert not told(tmp_path, text)["oom"], text
+    for text in (
+        "# fix(save): shards\n\nIt failed with\n" + oom(),
+        "# Reduce batch size, still OOM\n\nSame error on 8 GPUs.\n",
+        "# Any OOM fix?\n\nI run out of memory.\n",
+        "# OOM\n\nI run out of memory.\n\nx · comment · 2026-01-02\nThis PR should solve it.\n",
+    ):
+        assert told(tmp_path, text)["oom"], text
+
+
+def test_a_line_with_its_own_time_goes_on_from_none(tmp_path: Path) -> None:
+    log = (
+        "[2026-01-02 03:04:05,678] [INFO] [utils.py:8:usage] CPU Memory: used = 28 GB (22%)\n"
+        "[2026-01-02 03:04:09,678] [INFO] [launch.py:3:sigkill_handler] Killing subprocess 80\n"
+    )
+    assert told(tmp_path, log)["event"]["kind"] == "ended"
+
+
+def test_offload_that_fills_the_host_is_lessened_first(tmp_path: Path) -> None:
+    for text in ("z3 with ds_z3_offload_config单卡", "zero-3-offload", "ZeRO 3 with offload"):
+        post = f"{text}\nexits with return code = -9\n"
+        assert first(tmp_path, post)[0] == "less offload", text
+
+
+def test_a_code_of_a_launcher_is_read_in_chinese_too(tmp_path: Path) -> None:
+    assert told(tmp_path, "训练到一半，返回错误码-9\n")["event"]["kind"] == "killed"
+
+
+def test_saving_that_fills_the_host_is_told(tmp_path: Path) -> None:
+    log = "OOM error during checkpoint saving\nslurmstepd: error: Detected 1 oom_kill event\n"
+    post = f"# It runs out while saving a checkpoint\n\nOOM when saving\n{log}"
+    assert first(tmp_path, post)[0] == "save shards"
+
+
+def test_a_container_that_was_not_killed_for_memory_was_not(tmp_path: Path) -> None:
+    state = '"State": {"Status": "exited", "OOMKilled": %s, "ExitCode": 137}\n'
+    assert not told(tmp_path, state % "false")["oom"]
+    assert told(tmp_path, state % "true")["oom"]
+
+
+def test_what_a_device_had_free_as_a_run_started_tells_who_holds_it(tmp_path: Path) -> None:
+    start = "name: Card\ntotalMemory: 10.00GiB freeMemory: {}\nfraction: {}\n"
+    error = "E driver.cc:9] failed to allocate 200.00M from device: CUDA_ERROR_OUT_OF_MEMORY\n"
+    for free, share, cause, name in (
+        ("300.00MiB", "none", "another process", "stop others"),
+        ("9.80GiB", "none", "not said", "look who holds it"),
+        ("9.80GiB", "gpu_memory_fraction = 1.0", "a share that is not free", "smaller share"),
+        ("9.80GiB", "GPU_MEMORY_FRACTION = 0.05", "a limit of the program", "limit"),
+    ):
+        log = start.format(free, share) + error
+        assert told(tmp_path, log)["cause"]["name"] == cause
+        assert first(tmp_path, log)[0] == name
+
+
+def test_processes_are_named_without_the_table_of_devices(tmp_path: Path) -> None:
+    table = "|    0   N/A  N/A     811      C   python3                          20300MiB |\n"
+    post = f"# CUDA error: out of memory\n\nBut it is free\n{table}"
+    assert "process 811 (python3) holds 19.82 GiB" in told(tmp_path, post)["cause"]["sentence"]
+
+
+def test_settings_are_read_from_prose(tmp_path: Path) -> None:
+    text = f"8xH100, batch size of 4, seq len 2k, zero 3 with offload\n{oom()}"
+    body = told(tmp_path, text)["context"]
+    assert body["settings"] == {"micro_batch": 4, "seq_len": 2000, "zero_stage": 3}
+    assert body["on"] == ["offload"]
+    assert told(tmp_path, f"zero 3 times\n{oom()}")["context"]["settings"] == {}
+    chinese = f"用的是deepspeed zero stage2示例配置\n{oom()}"
+    assert told(tmp_path, chinese)["context"]["settings"] == {"zero_stage": 2}
+
+
+def test_an_increment_in_each_step_is_a_leak(tmp_path: Path) -> None:
+    post = "# OOM\n\nOutOfMemoryError after five steps, as the memory increment in each step\n"
+    assert told(tmp_path, post)["cause"]["name"] == "a leak"
