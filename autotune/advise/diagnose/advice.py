@@ -500,8 +500,8 @@ _ROWS: dict[Kind, tuple[Measure, ...]] = dict.fromkeys(Kind, ()) | {
         _saving, _apart, _inline, _loss, _micro_batch, _checkpointing, _stage, _offload, _length,
     ),
     Kind.MEMORY: (
-        _stop_others, leak, _loading, _saving, _apart, _micro_batch, _checkpointing, _length,
-        *HOST[Kind.KILLED],
+        _stop_others, leak, _loading, _saving, _apart, _loss, _micro_batch, _checkpointing,
+        _length, *HOST[Kind.KILLED],
     ),
     **{kind: (_saving, *rows) for kind, rows in HOST.items()},
 }  # fmt: skip

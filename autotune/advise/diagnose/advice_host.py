@@ -92,7 +92,7 @@ def _loads(case: Case) -> bool:
 
 def _workers(case: Case) -> Advice | None:
     now = case.context.settings.get("workers")
-    if case.has("loading the model") or not _loads(case):
+    if case.has("loading the model", "resuming") or not _loads(case):
         return None
     table = {"transformers": "dataloader_num_workers={n}, dataloader_pin_memory=False",
              "axolotl": "dataloader_num_workers: {n}",
@@ -135,7 +135,7 @@ def _host_request(case: Case) -> Advice | None:
 
 
 def _less_offload(case: Case) -> Advice | None:
-    if not case.on("offload") or case.has("loading the model"):
+    if not case.on("offload") or case.has("loading the model") or case.event.kind is Kind.MEMORY:
         return None
     setting = '"offload_optimizer": {"device": "none"}, or "nvme"'
     if case.on("sharded") and "deepspeed" not in case.context.seen:
@@ -201,7 +201,15 @@ HOST: dict[Kind, tuple[Measure, ...]] = {
         _load_later,
         _host_request,
     ),
-    Kind.KILLED: (leak, _less_offload, _load_first, _workers, _load_later, _host_request),
+    Kind.KILLED: (
+        _evaluation,
+        leak,
+        _less_offload,
+        _load_first,
+        _workers,
+        _load_later,
+        _host_request,
+    ),
     Kind.SHARED: (_shm, _workers, _sharing),
     Kind.BUS: (_shm, _workers),
     Kind.BATCH: (_multiply,),

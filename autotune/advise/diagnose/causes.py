@@ -303,7 +303,7 @@ _SAVING = re.compile(
     r"|in (?:get_(?:model_|optimizer_)?state_dict|_?full_\w*state_dict|\w*optim_state_dict)\b"
 )
 _LOGITS = re.compile(
-    r"cross_entropy|lm_head|(?<!return_)logits|loss_function|ForCausalLMLoss|log_softmax|loss_utils\.py"
+    r"cross_entropy|lm_head|(?<!return_)logits|loss_function|ForCausalLMLoss|float16_to_fp32|log_softmax|loss_utils\.py"
 )
 
 
@@ -318,7 +318,8 @@ def _before_training(event: Event, context: Context) -> Cause | None:
             "before training started", "memory ran out while DDP, Megatron or DeepSpeed"
             " was set up: buffers and the optimizer's master weights; no batch was seen yet",
         )  # fmt: skip
-    cut = context.loading and not trace and context.last_step is None
+    cut = (context.loading or "loading" in context.told) and not trace
+    cut = cut and context.last_step is None
     if cut or (_LOADING.search(trace) and not _SAVING.search(trace)):
         return Cause(
             "loading the model", "memory ran out while the model was loaded: every rank loads it"
@@ -488,7 +489,7 @@ _RULES: dict[Kind, tuple[Rule, ...]] = dict.fromkeys(Kind, ()) | {
     ),
     Kind.HOST: (_corrupt, _phase, _one_tensor, _host, _leak, _told_leak, _before_training),
     Kind.SHARED: (_shared,),
-    Kind.MEMORY: (_phase, _before_training, _first_step, _leak, _told_leak, _some),
+    Kind.MEMORY: (_phase, _before_training, _first_step, _leak, _told_leak, _logits, _some),
     Kind.KILLED: (_phase, _killed, _leak, _told_leak, _before_training),
     Kind.BUS: (_bus,),
     Kind.BATCH: (_batch,),

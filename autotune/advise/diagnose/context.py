@@ -68,7 +68,7 @@ _SWITCHES = {
     r"|(?<!no)_offload(?:_config(?![a-z_])|\.(?:json|ya?ml))|fsdp_offload_params: *true"
     r"|_offload['\"]\)|--(?:adam|cpu|optimizer)[_-]offload\b|--deepspeed[ =]zero[23]_offload"
     r"|(?i:(?:stage|zero)[ -]?[23](?: ?\+ ?|[ -]|,? (?:with|and) )(?:\w{0,3} )?offload"
-    r"|cpu[ -]offload|offload(?:ing|ed)? (?:both )?(?:the )?optimizer)\b",
+    r"|cpu offload|offload(?:ing|ed)? (?:both )?(?:the )?optimizer)\b",
     "all of the node": r"--mem[= ]0\b",
     "watermark": r"(?<!Use[ \n])PYTORCH_MPS_HIGH_WATERMARK_RATIO\W{1,4}0",
     "sharded": r"torch/distributed/fsdp/|full_shard|FULL_SHARD|--enable_fsdp"
@@ -104,6 +104,7 @@ _WINDOWS = re.compile(r"\b[A-Z]:\\|\.\.\\|WinError|paging file")
 _AT_START = re.compile(rf"(?i)total ?memory: ?({SIZE})\s+free ?memory: ?({SIZE})")
 """TensorFlow's lines about a device before it takes its share."""
 _FRACTION = re.compile(r"(?i)mem(?:ory)?_fraction\W{1,4}([01](?:\.\d+)?)\b")
+_KILLED = re.compile(r"-9\b|[Kk]illed|SIGKILL|\b137\b")
 _NOT_KILLED = re.compile(r"\bOOMKilled\W{1,4}[Ff]alse")
 _VALIDATION = re.compile(r"[Vv]alid|[Ee]val|\b[Vv]al:")
 _NO_TRAINING = re.compile(
@@ -143,13 +144,20 @@ _TOLD = {
         r"(?!\w* mode)|(?:验证|测试)[时集]|(?:val|test) ?[的时]"
     ),
     "saving": re.compile(
-        r"\b(?:while|when|during|after)(?: \w+)? sav(?:e[sd]?|ing)\b|保存[^，。]{0,12}[时候]"
+        r"\b(?:while|when|during|after)(?: \w+)? sav(?:e[sd]?|ing)\b"
+        r"|\b(?:to|cannot|can't) save (?:\w+ ){0,3}?(?:model|weights|checkpoint|ckpt)"
+        r"|STATE_DICT\b|保存[^，。]{0,12}[时候]"
+    ),
+    "loading": re.compile(
+        r"\b(?:while|when|during|as)\b[^.;]{0,20}\bload(?:s|ing|ed)?\b[^.;]{0,20}\b(?:model|checkpoint"
+        r"|weights|shards)|加载[^，。]{0,8}(?:模型|权重)"
     ),
     "a leak": re.compile(
         r"\b(?:memory|V?RAM|usage|it)\b.{0,40}\b(?:keeps?|slowly|gradually|steadily|constantly"
         r"|continu\w+) (?:\w+ )?(?:increas|grow|ris|climb)|(?:increas|grow)(?:ing|e?s)"
         r" (?:on|with|after|in|during) (?:each|every|train|iter|step)"
         r"|\b(?:increas|grow|accumulat)(?:ing|es?) (?:\w+ )?memory"
+        r"|\b(?:memory|V?RAM)\b.{0,12} fill(?:s|ing) up\b"
         r"|\bmemory (?:usage )?(?:increment|increases?|growth)\b.{0,20} (?:each|every|per) \w"
         r"|^(?!.*\b(?:[Mm]ay ?be|[Pp]ossibl[ey]|could|might|[Ii]s (?:it|this|there))\b|.*#\d).*"
         r"[Mm]emory leak|\b(?:filled|full)\b.{0,20}after .{0,12}epoch"
@@ -353,7 +361,7 @@ class Context:
         """Learn from a `line` that tells of a failure."""
         self.told.update(name for name, pattern in _TOLD.items() if pattern.search(line))
         phases = {"evaluation": _EVALUATES, "resuming": _RESUMES}
-        if ran_out(line):
+        if ran_out(line) or _KILLED.search(line):
             self.told.update(name for name, words in phases.items() if words.search(line))
 
     def look(self, lines: Sequence[str], line: int = 1) -> None:

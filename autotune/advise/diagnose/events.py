@@ -171,7 +171,7 @@ def _event_in(said: LogLine, joint: int | None, hit: Hit, log: str) -> Event | N
             continue
         code = is_code(said.text) and not (whole or hit.is_title)
         raised = code and said.text.lstrip().startswith("raise ") and _below_frame(hit)
-        logged = bool(said.time) or said.rank is not None
+        logged = bool(said.time) or said.rank is not None or "gfp_mask" in said.text
         quoted = bool(sizes) or logged or is_quoted(said.text, match, title=hit.is_title)
         prose = (wording in SPEAKERS or wording.weak) and not quoted
         if prose and any(map(_REASONS.search, hit.before(2**11)[-8:])):

@@ -83,8 +83,8 @@ _SENTENCES = tuple(
         ("micro_batch", r"batch size per (?:device|gpu|rank)\D{1,12}?(\d{1,9})\b"),
         ("micro_batch", r"\b(\d{1,5}) (?:samples?|images?) (?:per|each|/) ?(?:gpu|device|card)\b"),
         ("batch", r"(?<!total train )(?<!total )(?<!global )(?<!effective )(?<!eval )"
-                  r"(?<![-\w])batch"
-                  r"(?:[- ]?size(?: of|:| =)*|_size(?= \w))"
+                  r"(?<![-\w])(?:(?:local|micro|train)_)?batch"
+                  r"(?:[- ]?size(?: of|:| =)*|_size`?(?= \w))"
                   r"(?: is| was| which| already| only| set| to| as| from \d{1,9})*"
                   r"[ =][\"“]?(\d{1,9})(?![.\d]\d|[A-Za-z])"),
         ("seq_len", r"\b(?:seq(?:uence)?|context|token)[ -]len(?:gth)?"

@@ -850,3 +850,34 @@ def test_settings_are_read_from_prose(tmp_path: Path) -> None:
 def test_an_increment_in_each_step_is_a_leak(tmp_path: Path) -> None:
     post = "# OOM\n\nOutOfMemoryError after five steps, as the memory increment in each step\n"
     assert told(tmp_path, post)["cause"]["name"] == "a leak"
+
+
+def test_what_a_run_did_as_it_ran_out_is_told_in_many_words(tmp_path: Path) -> None:
+    for text, cause in (
+        ("I run out of memory when trying to save a trained model", "saving"),
+        ("FSDP SHARDED_STATE_DICT runs out of memory", "saving"),
+        ("CUDA OOM while it loads the base model", "loading the model"),
+        ("加载70B模型时CUDA OOM", "loading the model"),
+    ):
+        assert told(tmp_path, f"# Help\n\n{text}\n")["cause"]["name"] == cause, text
+    for text, cause in (
+        ("the job was killed when it was loading the weights", "loading the model"),
+        ("it was killed when resuming", "resuming"),
+        ("system memory is filling up until the job is killed", "a leak"),
+    ):
+        body = told(tmp_path, f"{text}\n")
+        assert cause in [each["name"] for each in [body["cause"], *body["also"]]], text
+
+
+def test_who_guesses_at_memory_has_seen_no_failure(tmp_path: Path) -> None:
+    assert not told(tmp_path, "RuntimeError below\n\nI'm thinking it is a memory error.\n")["oom"]
+
+
+def test_a_batch_of_one_in_prose_is_not_halved(tmp_path: Path) -> None:
+    log = f"`local_batch_size` is already 1, so that is no lever\n{oom()}"
+    assert "smaller micro-batch" not in [each["name"] for each in told(tmp_path, log)["advice"]]
+
+
+def test_logits_are_seen_where_the_memory_is_not_named(tmp_path: Path) -> None:
+    trace = '  File "/m/module.py", line 448, in forward\n    outputs = float16_to_fp32(outputs)\n'
+    assert first(tmp_path, f"# OOM after a step\n\nText\n\n{trace}")[0] == "fused loss"
