@@ -118,7 +118,7 @@ _MEMORY = re.compile(
     r"(?P<size>\d+(?:\.\d+)?) ?(?P<unit>[GM]i?B?\b)?",
     re.IGNORECASE,
 )  # fmt: skip
-_WORD = re.compile(r"[a-z][a-z'’-]*+[,.;:!?)]*$")
+_WORD = re.compile(r"[a-zа-яё][a-zа-яё'’-]*+[,.;:!?)]*$")
 _PAGE = re.compile(
     r"^(?:#+ )?[^\w\n]*(?:(Troubleshooting|Possible [Cc]auses)|FAQ|Frequently [Aa]sked)\b"
     r"[\w ]{0,20}[^\w\n]*$"
@@ -133,15 +133,16 @@ _CHANGE = re.compile(
     r"|runs out)\b|\?$)))"
     r"|\A(?!.*\b(?i:how|no|any|need|can)\b).*\b(?:OOM|out[ -]of[ -]memory|leak)s? (?i:fix)\b"
     r"|\b[Tt]his (?:PR|pull request|MR)\b|· (?:pull request #|review thread ·)"
-    r"|^#+ (?:Pitch|Type of [Cc]hange|What does this PR do)|^(?:Closes|Resolves) #\d",
+    r"|^#+ (?:Pitch|Feature request|Type of [Cc]hange|What does this PR do)"
+    r"|^(?:Closes|Resolves) #\d",
     re.MULTILINE,
 )
 """Words of who changed a program, or wishes it: its failures are those that it no longer has."""
-_PERSON = re.compile(r"(?<![\w.])(?:[Ii]|[Mm]y|[Mm]e)\b(?![./])")
+_PERSON = re.compile(r"(?<![\w.\"“])(?:[Ii]|[Mm]y|[Mm]e|[Яя]|[Мм](?:не|еня|о[йя]))\b(?![./])")
 _TOLD = {
     "evaluation": re.compile(
         r"\b(?:during|in|at|for|to|start\w*|when)(?: the)? (?:validati|evaluati|eval\b|testing\b)"
-        r"(?!\w* mode)|(?:验证|测试)[时集]|(?:val|test) ?[的时]"
+        r"(?!\w* mode)|(?:验证|测试|评估)(?:[时集，]|阶段|过程)|(?:val|test) ?[的时]"
     ),
     "saving": re.compile(
         r"\b(?:while|when|during|after)(?: \w+)? sav(?:e[sd]?|ing)\b"
@@ -149,8 +150,8 @@ _TOLD = {
         r"|STATE_DICT\b|保存[^，。]{0,12}[时候]"
     ),
     "loading": re.compile(
-        r"\b(?:while|when|during|as)\b[^.;]{0,20}\bload(?:s|ing|ed)?\b[^.;]{0,20}\b(?:model|checkpoint"
-        r"|weights|shards)|加载[^，。]{0,8}(?:模型|权重)"
+        r"\b(?:while|when|during|as)\b[^.;]{0,20}\bload(?:s|ing|ed)?\b[^.;]{0,20}\b(?:model|weights|shards)"
+        r"|加载[^，。]{0,8}(?:模型|权重)"
     ),
     "a leak": re.compile(
         r"\b(?:memory|V?RAM|usage|it)\b.{0,40}\b(?:keeps?|slowly|gradually|steadily|constantly"
@@ -162,17 +163,20 @@ _TOLD = {
         r"|^(?!.*\b(?:[Mm]ay ?be|[Pp]ossibl[ey]|could|might|[Ii]s (?:it|this|there))\b|.*#\d).*"
         r"[Mm]emory leak|\b(?:filled|full)\b.{0,20}after .{0,12}epoch"
         r"|after .{0,12}epoch.{0,40}\bfull"
-        r"|(?:显存|内存).{0,8}(?:上[涨升]|增[长加]|泄[漏露]|飙升)"
+        r"|(?:显存|内存)(?!.{0,5}(?:突然|剧烈|瞬间)).{0,8}(?:上[涨升]|增[长加]|泄[漏露]|飙升)"
     ),
 }
 """A person's words for the phase of a failure, and for a leak."""
 _EVALUATES = re.compile(
-    r"(?<!after )(?<!before )(?<![\w-])(?:e?val|validation|validat(?:e|ing)|evaluat(?:e|ion|ing))"
+    r"(?<!after )(?<!before )(?<![\w-])(?:[Ee]?val|(?:[Vv]alid|[Ee]valu)at(?:e|ion|ing))"
     r"(?![\w-]| (?:disabled|off))|(?:while|when|in|during) testing\b(?! (?:the|my|it|this|with))",
     re.ASCII,
 )
 """Words for evaluation in the line of a failure."""
-_RESUMES = re.compile(r"\b(?:[Rr]esum|[Rr]estor)(?:es?|ing)\b|断点|恢复训练")
+_RESUMES = re.compile(
+    r"\b(?:[Rr]esum|[Rr]estor)(?:es?|ing)\b|断点|恢复训练"
+    r"|\b[Ll]oad(?:s|ing|ed)?(?: the| a| from)? checkpoints?\b(?! shards)"
+)
 _CHINESE, _ASKS = re.compile("[\u4e00-\u9fff]"), re.compile("我(?!们)|请[教问]|大佬|吗")
 _AUTHOR = (" commented", "· comment ·", "· description ·", "opened this issue")
 OF_A_PAGE = 60

@@ -73,6 +73,7 @@ TOLD = 50
 """The place of what a sentence says, which a flag says better."""
 _ADVISES = re.compile(
     r"\W*(?:[Tt]ry|[Ss]et|[Cc]hange|[Rr]educe|[Ll]ower|[Dd]ecrease|[Uu]se)\b(?! [A-Z_]+=)"
+    r"|\W*\w+ing\b(?!.*n['’]t).*\b(?:allow|work|fix|solv|help)(?:e?[sd])\b"
 )
 """The beginning of what a person advises."""
 _LISTS = ("ranks_per_node",)

@@ -22,7 +22,8 @@ _TALK = re.compile(
 _TALK_AFTER = re.compile(
     r" ?(?:protection|[Hh]andl|guard|killer|[Dd]iagnos|errors (?:are|will))|[^\]]{0,40}\]\(#"
     r"|\W{0,3}(?:errors? )?(?:can|may|might|could|would)\b"
-    r"|\W{0,3}errors? (?:has become|stops your|is (?:an?|often|usually|typically|one of)\b)"
+    r"|\W{0,3}errors? (?:has become|stops your|is (?:an?|often|usually|typically)\b)"
+    r"|\W{0,3}(?:errors? )?is one of\b"
     r"|s (?:caused|thrown|raised)\b|[^.!?]*\byour\b[^.!?]*\?"
     r"|[\"”'] (?:[Ee]rrors? )?(?:[Oo]ccurs|[Hh]appens)\b(?!.*\b(?:I|my|we)\b)"
     r"|\W{0,3}(?:in \w+ )?(?:means|(?:occurs|happens) when (?:the|your|an?))\b"
@@ -59,7 +60,9 @@ def is_quoted(text: str, match: re.Match[str], *, title: bool = False) -> bool:
     A person, not a program, writes a title that is only the message.
     """
     before = _BEGUN.sub("", text[: match.start()])
-    alone = not title and _BEGINS.search(before) and _ENDS.match(text, match.end())
+    alone = (
+        not title and text.isascii() and _BEGINS.search(before) and _ENDS.match(text, match.end())
+    )
     return bool(alone or _RAISED.search(before))
 
 

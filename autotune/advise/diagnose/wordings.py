@@ -231,7 +231,7 @@ _WEAK = (
     _row(
         "killed-report", Kind.KILLED, "people, of their processes",
         r"\b(?:gets?|got|was|were|been|is|being|just|says?|displays?|message|with"
-        r"|worker|process|training|job)\W{1,4}[Kk]illed\b(?! by signal: (?!K))",
+        r"|worker|process|[Tt]raining|job)\W{1,4}[Kk]illed\b(?! by signal: (?!K))",
         weak=True,
     ),
     _row(

@@ -881,3 +881,37 @@ def test_a_batch_of_one_in_prose_is_not_halved(tmp_path: Path) -> None:
 def test_logits_are_seen_where_the_memory_is_not_named(tmp_path: Path) -> None:
     trace = '  File "/m/module.py", line 448, in forward\n    outputs = float16_to_fp32(outputs)\n'
     assert first(tmp_path, f"# OOM after a step\n\nText\n\n{trace}")[0] == "fused loss"
+
+
+def test_an_essay_about_an_error_is_no_run_in_any_language(tmp_path: Path) -> None:
+    english = (
+        "CUDA out of memory is one of those errors that lies to you, as you will see. "
+        'Your first instinct, "I need more", is often wrong here. '
+    ) + 6 * "The allocator keeps pieces of memory that it never gives back to the driver. "
+    russian = 12 * "Когда память кончается, процессы падают без следа. " + "Нехватка памяти (OOM)."
+    for text in (english, russian):
+        assert not told(tmp_path, f"{text}\n")["oom"]
+
+
+def test_a_title_tells_of_a_kill_or_of_a_spike(tmp_path: Path) -> None:
+    assert told(tmp_path, '# Training "Killed" in a container\n\nhelp\n')["oom"]
+    body = told(tmp_path, "# It crashes or quits itself after RAM spike\n\nhelp\n")
+    assert body["event"]["kind"] == "host"
+
+
+def test_evaluation_and_checkpoints_are_read_in_titles(tmp_path: Path) -> None:
+    for text, cause in (
+        ("Eval recipe produces OOM", "evaluation"),
+        ("训练过程中进行评估，报OOM", "evaluation"),
+        ("OOM after it loads a checkpoint", "resuming"),
+        ("训练到一半显存一直增加直到OOM", "a leak"),
+        ("训练到一半显存突然增加直到OOM", "not said"),
+    ):
+        assert told(tmp_path, f"# {text}\n\nhelp\n")["cause"]["name"] == cause, text
+
+
+def test_what_others_did_to_make_it_work_was_not_set(tmp_path: Path) -> None:
+    log = f"{oom()}\nLowering batch size to 1 allows it to run.\n"
+    assert told(tmp_path, log)["context"]["settings"] == {}
+    log = f"{oom()}\nLowering batch size to 1 didn't help.\n"
+    assert told(tmp_path, log)["context"]["settings"] == {"micro_batch": 1}
