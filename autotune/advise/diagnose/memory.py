@@ -27,7 +27,7 @@ _FAIL = r"(?:fail(?:ed|s|ure|ing)?|unable|cannot|can['’]?t|can not|could ?n['o
 _THING = rf"(?:\b{_STORE}|{SIZE}|\bbytes\b|\btensor|\bbuffer|\barray|::?\d)"
 _GROWS = r"(?:until|grow\w*|increas\w*|climb\w*|fill\w*|leak\w*|ris(?:es?|ing))"
 _ENDS = r"(?:crash|kill(?:ed|s)|shuts?\b|die[sd]\b|freez|deplet)"
-_STOPS = r"(?:kill(?:ed|ing|s)|crash(?:e[sd]|ing)?|died|aborted|evicted)"
+_STOPS = r"(?:kill(?:ed|ing|s)|crash(?:e[sd]|ing)|died|aborted|evicted)"
 _OTHER = r" (?:access|address|corrupt|fault|map|referenc|viol)"
 """After a word of memory, this makes it another error."""
 _GAP = r"(?:[^.;]|\.(?=\S))"
@@ -57,7 +57,7 @@ _PHRASES = (
     # A process is killed for it.
     rf"\b{_STOPS}\b{_GAP}{{0,80}}?\b(?:due|because|for|by|using)\b{_GAP}{{0,40}}?{_STORE}(?!{_OTHER})",
     rf"\b{_STORE}{_GAP}{{0,40}}? kill(?:ed|ing)?\b",
-    rf"\b{_STOPS}(?: \w+){{0,3}}? (?:when|once|after|as) {_GAP}{{0,40}}?\b{_STORE}"
+    rf"\b(?:{_STOPS}|crash)(?: \w+){{0,3}}? (?:when|once|after|as) {_GAP}{{0,40}}?\b{_STORE}"
     rf"{_GAP}{{0,40}}?\b(?:reach|full|max|limit|spike)",
     r"\bkilled /\S+ due to memory|\bkilled process \d+ .{0,60}total-vm"
     r"|sig(?:term|kill) to process \d+ .*vmrss",
