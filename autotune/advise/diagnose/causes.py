@@ -274,7 +274,7 @@ def _told_leak(event: Event, context: Context) -> Cause | None:
 _LOADING = re.compile(
     r"in from_pretrained|_load_(?:pretrained|state_dict)|in load_(?:state_dict|checkpoint|model)"
     r"|modeling_utils\.py|checkpoint_loader|model_loader|safetensors|(?:torch|paddle)\.load\((?!.*cpu)|(?:module|model)\.to\(|t\.to\(device"
-    r"|model\.cuda\(|_move_m\w+_to_device|in (?:_apply|convert)$|initialize_model",
+    r"|model\.cuda\(|_move_m\w+_to_device|in (?:_apply|convert|_materialize\w*)$|initialize_model",
     re.MULTILINE,
 )
 _INITIALISING = re.compile(
@@ -289,7 +289,7 @@ _OPTIMIZER = re.compile(
 )
 _EVALUATION = re.compile(
     r"in (?:evaluate|predict|validate|nested_concat|torch_pad_and_concatenate|estimate_loss"
-    r"|(?:eval|evaluation|val|validation|predict|prediction)_(?:step|loop|epoch)(?:_end)?"
+    r"|_?(?:eval|evaluation|val|validation|predict|prediction)_(?:step|loop|epoch)(?:_end)?"
     r"|(?:_?run|do)_(?:eval|evaluate|evaluation|validation))\b"
 )
 GATHERING = re.compile(

@@ -54,7 +54,7 @@ _STAGE = re.compile(
     r"|--deepspeed[ =]zero([123])(?:_offload)?\b"
 )
 _SWITCHES = {
-    "checkpointing": rf"(?:gradient|activation)_checkpointing{_ASSIGN}[Tt]rue"
+    "checkpointing": rf"(?:grad(?:ient)?|activation)_checkpoint(?:ing)?{_ASSIGN}[Tt]rue"
     r"|--gradient[_-]checkpointing[ \t]*(?:\\|--|$)"
     r"|[Gg]radient checkpointing enabled|incompatible with gradient checkpointing"
     r"|gradient_checkpointing_enable\(|--recompute-granularity|torch/utils/checkpoint\.py",
@@ -154,7 +154,7 @@ _TOLD = {
         r"|加载[^，。]{0,8}(?:模型|权重)"
     ),
     "a leak": re.compile(
-        r"\b(?:memory|V?RAM|usage|it)\b.{0,40}\b(?:keeps?|slowly|gradually|steadily|constantly"
+        r"\b(?:memory|V?RAM|usage|it)\b.{0,40}\b(?:keeps?|slowly|gradually|steadily|constantly|quickly"
         r"|continu\w+) (?:\w+ )?(?:increas|grow|ris|climb)|(?:increas|grow)(?:ing|e?s)"
         r" (?:on|with|after|in|during) (?:each|every|train|iter|step)"
         r"|\b(?:increas|grow|accumulat)(?:ing|es?) (?:\w+ )?memory"
@@ -168,7 +168,8 @@ _TOLD = {
 }
 """A person's words for the phase of a failure, and for a leak."""
 _EVALUATES = re.compile(
-    r"(?<!after )(?<!before )(?<![\w-])(?:[Ee]?val|(?:[Vv]alid|[Ee]valu)at(?:e|ion|ing))"
+    r"(?<!after )(?<!before )(?<!any )(?<!no )(?<![\w-])"
+    r"(?:[Ee]?val|(?:[Vv]alid|[Ee]valu)at(?:e|ion|ing))"
     r"(?![\w-]| (?:disabled|off))|(?:while|when|in|during) testing\b(?! (?:the|my|it|this|with))",
     re.ASCII,
 )
@@ -213,6 +214,7 @@ class Context:
     windows: bool = False
     backends: set[str] = field(default_factory=set)
     """Backends that the log names."""
+    torch: bool = False
     images: bool = False
     infers: bool = False
     trains: bool = False
@@ -402,6 +404,7 @@ class Context:
 
     def _frameworks(self, text: str) -> None:
         self.infers = self.infers or any(mark in text for mark in _INFERS)
+        self.torch = self.torch or "torch" in text.lower()
         self.images = self.images or any(mark in text for mark in _IMAGES)
         self.not_for_memory |= bool(_NOT_KILLED.search(text))
         self.windows = self.windows or bool(_WINDOWS.search(text))

@@ -25,7 +25,7 @@ _GET = (
 )
 _FAIL = r"(?:fail(?:ed|s|ure|ing)?|unable|cannot|can['’]?t|can not|could ?n['o’]t|couldn['’]t)"
 _THING = rf"(?:\b{_STORE}|{SIZE}|\bbytes\b|\btensor|\bbuffer|\barray|::?\d)"
-_GROWS = r"(?:until|grow\w*|increas\w*|climb\w*|fill\w*|leak\w*|ris(?:es?|ing))"
+_GROWS = r"(?:until|grow\w*|increas\w*|climb\w*|fill\w*|leak\w*|ris(?:es?|ing)|maxed)"
 _ENDS = r"(?:crash|kill(?:ed|s)|shuts?\b|die[sd]\b|freez|deplet)"
 _STOPS = r"(?:kill(?:ed|ing|s)|crash(?:e[sd]|ing)|died|aborted|evicted)"
 _OTHER = r" (?:access|address|corrupt|fault|map|referenc|viol)"
@@ -39,7 +39,7 @@ _PHRASES = (
     r"(?-i:\bOOM(?:s|ed|ing)?\b(?!: +0)|\boom\b(?![\"'=:-])|\boom[-_]kill"
     r"|\bOOM-?Kill\w*+(?!\W{1,4}[Ff]alse))",
     # Too little: not enough memory, more system memory than is available.
-    rf"{_LACK} (?:[\w'()/-]{{1,15}} ){{0,4}}?{_STORE}",
+    rf"{_LACK} (?!to (?:save|reduce|lower|free) )(?:[\w'()/-]{{1,15}} ){{0,4}}?{_STORE}",
     rf"\b{_STORE}{_GAP}{{0,60}}?\b(?:exhaust(?:ed|ion)|insufficient"
     r"|not (?:enough|sufficient|available)|used up|less than"
     r"|(?:is|gets?|getting) (?:full|filled)(?!,? (?:but|and|while)\b)"

@@ -915,3 +915,35 @@ def test_what_others_did_to_make_it_work_was_not_set(tmp_path: Path) -> None:
     assert told(tmp_path, log)["context"]["settings"] == {}
     log = f"{oom()}\nLowering batch size to 1 didn't help.\n"
     assert told(tmp_path, log)["context"]["settings"] == {"micro_batch": 1}
+
+
+def test_a_contrast_ends_what_is_only_supposed(tmp_path: Path) -> None:
+    post = "It is fine if you have much RAM, but in my case memory allocation error occurred.\n"
+    assert told(tmp_path, post)["event"]["kind"] == "host"
+    assert not told(tmp_path, "zero2 is not enough to save memory on this card, use zero3\n")[
+        "oom"
+    ]
+    assert told(tmp_path, "the RAM usage is maxed and the notebook crashes\n")["oom"]
+
+
+def test_torch_on_a_tpu_gets_no_advice_for_jax(tmp_path: Path) -> None:
+    log = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 29.80G of 7.98G hbm.\n"
+    for text, setting in (("import torch_xla\n", "DataLoader"), ("", "optax")):
+        micro = next(
+            each for each in told(tmp_path, text + log)["advice"] if "batch" in each["name"]
+        )
+        assert setting in micro["setting"]
+
+
+def test_frames_and_words_of_phases_in_other_frameworks(tmp_path: Path) -> None:
+    frame = '  File "/x/{}.py", line 4, in {}\n    run()\n'
+    for file, name, cause in (
+        ("trainer", "_eval_loop", "evaluation"),
+        ("lazy_init", "_materialize_data", "loading the model"),
+    ):
+        trace = f"Traceback (most recent call last):\n{frame.format(file, name)}"
+        assert told(tmp_path, f"{trace}{oom()}")["cause"]["name"] == cause
+    post = "# OOM\n\nAnd it quickly grows until OOM, without any eval batches\n"
+    assert told(tmp_path, post)["cause"]["name"] == "a leak"
+    log = f"Namespace(grad_checkpoint=True)\n{oom()}"
+    assert told(tmp_path, log)["context"]["on"] == ["checkpointing"]
