@@ -292,6 +292,7 @@ _EVALUATION = re.compile(
     r"|_?(?:eval|evaluation|val|validation|predict|prediction)_(?:step|loop|epoch)(?:_end)?"
     r"|(?:_?run|do)_(?:eval|evaluate|evaluation|validation))\b"
 )
+_TRAINING = re.compile(r"backward|optimizer|in train\w*$|training_step|_train_loop", re.MULTILINE)
 GATHERING = re.compile(
     r"in (?:nested_(?:concat|gather)|torch_pad_and_concatenate|gather_(?:for_metrics|function)"
     r"|pad_across_processes|all_gather)\b"
@@ -318,7 +319,7 @@ def _before_training(event: Event, context: Context) -> Cause | None:
             "before training started", "memory ran out while DDP, Megatron or DeepSpeed"
             " was set up: buffers and the optimizer's master weights; no batch was seen yet",
         )  # fmt: skip
-    cut = (context.loading or "loading" in context.told) and not trace
+    cut = context.loading or ("loading" in context.told and not trace)
     cut = cut and context.last_step is None
     if cut or (_LOADING.search(trace) and not _SAVING.search(trace)):
         return Cause(
@@ -344,7 +345,8 @@ def _first_step(event: Event, context: Context) -> Cause | None:
 
 def _phase(event: Event, context: Context) -> Cause | None:
     trace = "\n".join(event.trace)
-    if _EVALUATION.search(trace) or (not event.trace and "evaluation" in context.told):
+    trains = _TRAINING.search(trace) or (event.trace and not event.weak and event.step)
+    if _EVALUATION.search(trace) or ("evaluation" in context.told and not trains):
         where = ", where predictions are gathered" if GATHERING.search(trace) else ""
         return Cause("evaluation", f"memory ran out in evaluation{where}")
     if _SAVING.search(trace) or (not event.trace and "saving" in context.told):

@@ -72,7 +72,8 @@ _SENSIBLE = {
 TOLD = 50
 """The place of what a sentence says, which a flag says better."""
 _ADVISES = re.compile(
-    r"\W*(?:[Tt]ry|[Ss]et|[Cc]hange|[Rr]educe|[Ll]ower|[Dd]ecrease|[Uu]se)\b(?! [A-Z_]+=)"
+    r"\W*(?:[Tt]ry|[Ii]f you|[Ss]et|[Cc]hange|[Rr]educe|[Ll]ower|[Dd]ecrease|[Uu]se)"
+    r"\b(?! [A-Z_]+=)"
     r"|\W*\w+ing\b(?!.*n['’]t).*\b(?:allow|work|fix|solv|help)(?:e?[sd])\b"
 )
 """The beginning of what a person advises."""
@@ -89,7 +90,7 @@ _SENTENCES = tuple(
                   r"(?: is| was| which| already| only| set| to| as| from \d{1,9})*"
                   r"[ =][\"“]?(\d{1,9})(?![.\d]\d|[A-Za-z])"),
         ("seq_len", r"\b(?:seq(?:uence)?|context|token)[ -]len(?:gth)?"
-                    r"(?: is| was| set| to| of|:| =)* ?(\d{2,9}|\d{1,4}k)\b"),
+                    r"(?: is| was| set| to| of|:| =|=)* ?(\d{2,9}|\d{1,4}k)\b"),
         ("global_batch", r"(?:total train|global|effective|total) batch size[^=:\d]*[=: ] *"
                          r"(\d{1,9})\b"),
         ("grad_accum", r"gradient accumulation(?: steps)?(?: of|:| =)* (\d{1,9})\b"),

@@ -947,3 +947,18 @@ def test_frames_and_words_of_phases_in_other_frameworks(tmp_path: Path) -> None:
     assert told(tmp_path, post)["cause"]["name"] == "a leak"
     log = f"Namespace(grad_checkpoint=True)\n{oom()}"
     assert told(tmp_path, log)["context"]["on"] == ["checkpointing"]
+
+
+def test_a_phase_that_is_told_counts_beside_frames_that_name_none(tmp_path: Path) -> None:
+    trace = 'Traceback (most recent call last):\n  File "a.py", line 2, in {}\n    x = run(b)\n'
+    title = "# Out of memory in validation step\n\nIt is sharp\n"
+    for name, cause in (("main", "evaluation"), ("training_step", "too big")):
+        log = title + trace.format(name) + oom()
+        assert told(tmp_path, log)["cause"]["name"] == cause
+    shards = f"NPU显存不够\nLoading checkpoint shards:  22%|###  | 8/37\n{trace.format('main')}"
+    assert told(tmp_path, shards)["cause"]["name"] == "loading the model"
+
+
+def test_lengths_in_thousands_and_what_if_is_no_setting(tmp_path: Path) -> None:
+    log = f"OOM when seq-length=700k\n{oom()}\nIf you still fail with batch_size=1, cut it.\n"
+    assert told(tmp_path, log)["context"]["settings"] == {"seq_len": 700_000}
