@@ -134,6 +134,16 @@ def _host_request(case: Case) -> Advice | None:
                   setting, "the machine's memory above the limit", "nothing")  # fmt: skip
 
 
+def _request_first(case: Case) -> Advice | None:
+    """For a limit that a person tells of, without data-loading settings."""
+    told = case.context.prose and case.event.wording.name in ("machine", "host", "slurm-oom")
+    return _host_request(case) if told and "workers" not in case.context.settings else None
+
+
+def _request_later(case: Case) -> Advice | None:
+    return None if _request_first(case) else _host_request(case)
+
+
 def _less_offload(case: Case) -> Advice | None:
     if not case.on("offload") or case.has("loading the model") or case.event.kind is Kind.MEMORY:
         return None
@@ -190,26 +200,13 @@ def _multiply(case: Case) -> Advice | None:
                   "none is needed", "nothing")  # fmt: skip
 
 
+_OF_HOST = (
+    _evaluation, _tensor, leak, _less_offload, _request_first, _load_first, _workers, _load_later,
+    _request_later,
+)  # fmt: skip
 HOST: dict[Kind, tuple[Measure, ...]] = {
-    Kind.HOST: (
-        _evaluation,
-        _tensor,
-        leak,
-        _less_offload,
-        _load_first,
-        _workers,
-        _load_later,
-        _host_request,
-    ),
-    Kind.KILLED: (
-        _evaluation,
-        leak,
-        _less_offload,
-        _load_first,
-        _workers,
-        _load_later,
-        _host_request,
-    ),
+    Kind.HOST: _OF_HOST,
+    Kind.KILLED: _OF_HOST,
     Kind.SHARED: (_shm, _workers, _sharing),
     Kind.BUS: (_shm, _workers),
     Kind.BATCH: (_multiply,),

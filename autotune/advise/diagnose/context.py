@@ -103,7 +103,7 @@ _SHARDS = re.compile(r"oading (?:checkpoint )?shards: *(\d{1,3})%")
 _WINDOWS = re.compile(r"\b[A-Z]:\\|\.\.\\|WinError|paging file")
 _AT_START = re.compile(rf"(?i)total ?memory: ?({SIZE})\s+free ?memory: ?({SIZE})")
 """TensorFlow's lines about a device before it takes its share."""
-_FRACTION = re.compile(r"(?i)mem(?:ory)?_fraction\W{1,4}([01](?:\.\d+)?)\b")
+_FRACTION = re.compile(r"(?i)mem(?:ory)?_fraction\W{1,3}?(1(?:\.0*)?|0?\.\d+)\b")
 _KILLED = re.compile(r"-9\b|[Kk]illed|SIGKILL|\b137\b")
 _NOT_KILLED = re.compile(r"\bOOMKilled\W{1,4}[Ff]alse")
 _VALIDATION = re.compile(r"[Vv]alid|[Ee]val|\b[Vv]al:")

@@ -962,3 +962,10 @@ def test_a_phase_that_is_told_counts_beside_frames_that_name_none(tmp_path: Path
 def test_lengths_in_thousands_and_what_if_is_no_setting(tmp_path: Path) -> None:
     log = f"OOM when seq-length=700k\n{oom()}\nIf you still fail with batch_size=1, cut it.\n"
     assert told(tmp_path, log)["context"]["settings"] == {"seq_len": 700_000}
+
+
+def test_a_limit_that_a_person_tells_of_is_raised_first(tmp_path: Path) -> None:
+    post = "my training job keeps being evicted since the node was low on resource: memory\n"
+    names = [each["name"] for each in told(tmp_path, post)["advice"]]
+    assert names == ["more host memory", "fewer workers", "load less"]
+    assert first(tmp_path, f"num_workers: 8\n{post}")[0] == "fewer workers"
