@@ -199,7 +199,7 @@ def _allocator(case: Case) -> Advice | None:
         return None
     if a.unallocated is None and not case.has(NOT_SAID):
         return None
-    if case.has("a corrupt size") or (a.asked and a.total and a.asked > a.total):
+    if case.has("a corrupt size") or (a.total and max(a.asked or 0, a.allocated or 0) > a.total):
         return None
     saving = "not known: the message does not say what is reserved and unused"
     if a.unallocated:

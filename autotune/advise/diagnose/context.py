@@ -158,7 +158,7 @@ _TOLD = {
         r"|continu\w+) (?:\w+ )?(?:increas|grow|ris|climb)|(?:increas|grow)(?:ing|e?s)"
         r" (?:on|with|after|in|during) (?:each|every|train|iter|step)"
         r"|\b(?:increas|grow|accumulat)(?:ing|es?) (?:\w+ )?memory"
-        r"|\b(?:memory|V?RAM)\b.{0,12} fill(?:s|ing) up\b"
+        r"|\b(?:memory|V?RAM)\b.{0,12} (?:fill(?:s|ing) up|(?:increas|grow|ris|climb)\w+ until)\b"
         r"|\bmemory (?:usage )?(?:increment|increases?|growth)\b.{0,20} (?:each|every|per) \w"
         r"|^(?!.*\b(?:[Mm]ay ?be|[Pp]ossibl[ey]|could|might|[Ii]s (?:it|this|there))\b|.*#\d).*"
         r"[Mm]emory leak|\b(?:filled|full)\b.{0,20}after .{0,12}epoch"

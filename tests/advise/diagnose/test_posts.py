@@ -969,3 +969,15 @@ def test_a_limit_that_a_person_tells_of_is_raised_first(tmp_path: Path) -> None:
     names = [each["name"] for each in told(tmp_path, post)["advice"]]
     assert names == ["more host memory", "fewer workers", "load less"]
     assert first(tmp_path, f"num_workers: 8\n{post}")[0] == "fewer workers"
+
+
+def test_torch_that_holds_more_than_the_device_has_no_pieces_to_join(tmp_path: Path) -> None:
+    log = (
+        "RuntimeError: CUDA out of memory. Tried to allocate 42.00 MiB (GPU 0; 8.00 GiB total"
+        " capacity; 19.00 GiB already allocated; 0 bytes free; 20.00 GiB reserved in total by"
+        " PyTorch)\n"
+    )
+    assert first(tmp_path, log)[0] == "smaller micro-batch"
+    assert (
+        told(tmp_path, "# The memory increases until the OOM\n\nx\n")["cause"]["name"] == "a leak"
+    )
