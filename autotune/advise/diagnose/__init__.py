@@ -29,7 +29,7 @@ from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.listing import Listing
 from autotune.advise.diagnose.memory import ran_out
 from autotune.advise.diagnose.reading import BEHIND, BLOCK, Hit, Scanner, decoded, pieces
-from autotune.advise.diagnose.wordings import Wording
+from autotune.advise.diagnose.wordings import LAST, Wording
 from autotune.errors import UsageError
 from autotune.result.folder.folder import Folder
 
@@ -47,6 +47,7 @@ LISTING = Wording(
     source="nvidia-smi, rocm-smi, gpustat, nvitop, nvtop, htop, top, free, df",
 )  # fmt: skip
 """The wording of a log with only a listing, without an error."""
+ENDED = next(each for each in LAST if each.kind is Kind.ENDED)
 _CUT = ("Traceback (most recent call last)", "Exception during training:", '  File "')
 """The last lines of a traceback that is cut off."""
 _QUIET = (Kind.OTHER, Kind.ENDED, Kind.SCHEDULED, Kind.WARNING)
@@ -97,6 +98,8 @@ def diagnose(logs: Sequence[str]) -> Diagnosis:
                 cut |= reader.cut
     except KeyboardInterrupt:
         interrupted = True
+    if context.not_for_memory:
+        found = [replace(e, wording=ENDED) if e.kind is Kind.KILLED else e for e in found]
     if context.is_article:
         found = [each for each in found if each.is_instance or not each.kind.is_oom]
     first, later = _first(_in_time(found))

@@ -199,7 +199,7 @@ def _allocator(case: Case) -> Advice | None:
         return None
     if a.unallocated is None and not case.has(NOT_SAID):
         return None
-    if case.has("a corrupt size") or (a.asked and a.total and a.asked > a.total):
+    if case.has("a corrupt size") or (a.total and max(a.asked or 0, a.allocated or 0) > a.total):
         return None
     saving = "not known: the message does not say what is reserved and unused"
     if a.unallocated:
@@ -242,18 +242,22 @@ def _limit(case: Case) -> Advice | None:
                    "what main memory has above it", "swapping, if there is no more")  # fmt: skip
     if not case.has("a limit of the program"):
         return None
-    return to("limit", "raise the limit", "torch.cuda.set_per_process_memory_fraction(1.0)",
+    setting = "torch.cuda.set_per_process_memory_fraction(1.0)"
+    if case.event.wording.name != "torch":
+        setting = "a memory fraction of 0.9"
+    return to("limit", "raise the limit", setting,
                   "the memory between limit and capacity", "nothing")  # fmt: skip
 
 
 def _share(case: Case) -> Advice | None:
     a = case.event.amounts
-    if not case.has("a share that is not free") or not a.total or a.free is None:
+    if not case.has("a share that is not free"):
         return None
-    share = max(0.05, int(20 * a.free / a.total) / 20)
+    setting = "allow_growth = True, or a smaller memory_fraction"
+    if a.total and a.free is not None:
+        setting = f"--gpu-memory-utilization {max(0.05, int(20 * a.free / a.total) / 20):.2f}"
     return to("smaller share", "ask for a free share, or end the processes that hold the rest",
-              f"--gpu-memory-utilization {share:.2f}", "nothing: less is asked for",
-              "a smaller cache")  # fmt: skip
+              setting, "nothing: less is asked for", "a smaller cache")  # fmt: skip
 
 
 def _corrupt(case: Case) -> Advice | None:
@@ -280,8 +284,6 @@ def _loading(case: Case) -> Advice | None:
 
 def _apart(case: Case) -> Advice | None:
     """A remedy outside training steps."""
-    if case.has("saving"):
-        return _shards(case)
     if case.has("resuming"):
         return to("load to the host", "load the checkpoint into host memory first",
                   'torch.load(path, map_location="cpu")', "a copy of the weights and of the"
@@ -321,14 +323,16 @@ def _inline(case: Case) -> Advice | None:
     )  # fmt: skip
 
 
-def _shards(case: Case) -> Advice:
+def _saving(case: Case) -> Advice | None:
+    if not case.has("saving"):
+        return None
     setting = "torch.distributed.checkpoint with sharded state dicts, or cpu_offload=True"
     if "deepspeed" in case.context.seen:
         setting = '"stage3_gather_16bit_weights_on_model_save": false'
     elif case.framework in ("transformers", "accelerate"):
         setting = "fsdp_config: state_dict_type SHARDED_STATE_DICT"
     return to("save shards", "let each rank save what it holds", setting,
-              "the whole model on one device", "nothing; put shards together later")  # fmt: skip
+              "the whole model in one place", "nothing; put shards together later")  # fmt: skip
 
 
 def _loss(case: Case) -> Advice | None:
@@ -493,13 +497,13 @@ def _length(case: Case) -> Advice | None:
 _ROWS: dict[Kind, tuple[Measure, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
         _share, _stop_others, _own_device, _limit, leak, _corrupt, _allocator, _loading,
-        _apart, _inline, _loss, _micro_batch, _checkpointing, _stage, _offload, _length,
+        _saving, _apart, _inline, _loss, _micro_batch, _checkpointing, _stage, _offload, _length,
     ),
     Kind.MEMORY: (
-        _stop_others, leak, _loading, _apart, _micro_batch, _checkpointing, _length,
-        *HOST[Kind.KILLED],
+        _stop_others, leak, _loading, _saving, _apart, _loss, _micro_batch, _checkpointing,
+        _length, *HOST[Kind.KILLED],
     ),
-    **HOST,
+    **{kind: (_saving, *rows) for kind, rows in HOST.items()},
 }  # fmt: skip
 _LISTED: dict[str, tuple[Measure, ...]] = {
     **LISTED,

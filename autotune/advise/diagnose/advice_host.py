@@ -92,7 +92,7 @@ def _loads(case: Case) -> bool:
 
 def _workers(case: Case) -> Advice | None:
     now = case.context.settings.get("workers")
-    if case.has("loading the model") or not _loads(case):
+    if case.has("loading the model", "resuming") or not _loads(case):
         return None
     table = {"transformers": "dataloader_num_workers={n}, dataloader_pin_memory=False",
              "axolotl": "dataloader_num_workers: {n}",
@@ -134,13 +134,24 @@ def _host_request(case: Case) -> Advice | None:
                   setting, "the machine's memory above the limit", "nothing")  # fmt: skip
 
 
+def _request_first(case: Case) -> Advice | None:
+    """For a limit that a person tells of, without data-loading settings."""
+    told = case.context.prose and case.event.wording.name in ("machine", "host", "slurm-oom")
+    return _host_request(case) if told and "workers" not in case.context.settings else None
+
+
+def _request_later(case: Case) -> Advice | None:
+    return None if _request_first(case) else _host_request(case)
+
+
 def _less_offload(case: Case) -> Advice | None:
-    if not case.on("offload") or "deepspeed" not in case.context.seen:
+    if not case.on("offload") or case.has("loading the model") or case.event.kind is Kind.MEMORY:
         return None
-    return to("less offload", "keep the optimizer on the devices",
-                  '"offload_optimizer": {"device": "none"}',
-                  "12 bytes a parameter of host RAM",
-                  "nothing: it is faster, if it fits")  # fmt: skip
+    setting = '"offload_optimizer": {"device": "none"}, or "nvme"'
+    if case.on("sharded") and "deepspeed" not in case.context.seen:
+        setting = "offload_params: false; no CPUOffload"
+    return to("less offload", "keep the optimizer on the devices, or on a disk", setting,
+              "12 bytes a parameter of host RAM", "nothing: it is faster, if it fits")  # fmt: skip
 
 
 def _load_once(case: Case) -> Advice | None:
@@ -189,18 +200,13 @@ def _multiply(case: Case) -> Advice | None:
                   "none is needed", "nothing")  # fmt: skip
 
 
+_OF_HOST = (
+    _evaluation, _tensor, leak, _less_offload, _request_first, _load_first, _workers, _load_later,
+    _request_later,
+)  # fmt: skip
 HOST: dict[Kind, tuple[Measure, ...]] = {
-    Kind.HOST: (
-        _evaluation,
-        _tensor,
-        leak,
-        _load_first,
-        _workers,
-        _load_later,
-        _host_request,
-        _less_offload,
-    ),
-    Kind.KILLED: (leak, _load_first, _workers, _load_later, _host_request, _less_offload),
+    Kind.HOST: _OF_HOST,
+    Kind.KILLED: _OF_HOST,
     Kind.SHARED: (_shm, _workers, _sharing),
     Kind.BUS: (_shm, _workers),
     Kind.BATCH: (_multiply,),

@@ -47,6 +47,7 @@ class Case:
         if found := next((each for each in SERVING if name == each or f"/{each}/" in inner), None):
             return found
         own = _OWN.get(name, name if name in MICRO else "torch")
+        own = "torch" if own == "jax" and self.context.torch else own
         return self.context.framework or own
 
     def on(self, *switches: str) -> bool:

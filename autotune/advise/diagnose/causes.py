@@ -32,6 +32,8 @@ XPU_LIMIT = 2**32
 """Drivers of Intel GPUs may refuse a larger allocation."""
 LARGEST_DEVICE, CORRUPT_BYTES = 2**39, 2**44
 """No device has so much; and a program that asks for so much computed it wrongly."""
+SMALL_FRACTION = 0.5
+"""A program that may take no more of a device mostly runs into that limit."""
 IDLE_SHARE = 0.01
 """A smaller reserved and unallocated share of a device is no fragmentation."""
 LARGE_TENSOR = 4 * 2**30
@@ -64,11 +66,16 @@ def causes(event: Event, context: Context) -> list[Cause]:
     return found
 
 
+def own_bytes(total: int) -> float:
+    """The most bytes of a process's context on a device of `total` bytes."""
+    return min(max(CONTEXT_BYTES, CONTEXT_SHARE * total), total / 3)
+
+
 def _other_process(event: Event, context: Context) -> Cause | None:
     a = event.amounts
     others, outside = a.others_bytes, a.outside or 0
     total = a.total or 0
-    own = min(max(CONTEXT_BYTES, CONTEXT_SHARE * total), total / 3)
+    own = own_bytes(total)
     if others is None and outside > own:
         return Cause(
             "another process",
@@ -127,6 +134,22 @@ def _vllm(event: Event, context: Context) -> Cause | None:
         f"it asks for a share of the device at its start, and {gib(a.total - a.free)} are in use"
         " already: by others, or by an earlier one that has not ended",
     )
+
+
+def _started(event: Event, context: Context) -> Cause | None:
+    """For programs that take a share of the device at their start, as TensorFlow does."""
+    share, (free, total) = context.fraction, context.at_start or (0, 0)
+    if event.amounts.total or event.wording.name not in ("tensorflow", "cuda", "device", "xla"):
+        return None
+    if total - free > max(own_bytes(total), total / 10):
+        return Cause("another process", f"only {gib(free)} of {gib(total)} were free as the run"
+                     " started: others hold the rest")  # fmt: skip
+    if share is not None and share <= SMALL_FRACTION:
+        return Cause("a limit of the program", f"it allows itself {share:.0%} of the device")
+    if share is not None and share * (total or 1) > (free or 0.9):
+        return Cause("a share that is not free", f"it asks for {share:.0%} of the device at its"
+                     " start: the driver and others hold a part of that")  # fmt: skip
+    return None
 
 
 def _nccl(event: Event, context: Context) -> Cause | None:
@@ -251,7 +274,7 @@ def _told_leak(event: Event, context: Context) -> Cause | None:
 _LOADING = re.compile(
     r"in from_pretrained|_load_(?:pretrained|state_dict)|in load_(?:state_dict|checkpoint|model)"
     r"|modeling_utils\.py|checkpoint_loader|model_loader|safetensors|(?:torch|paddle)\.load\((?!.*cpu)|(?:module|model)\.to\(|t\.to\(device"
-    r"|model\.cuda\(|_move_m\w+_to_device|in (?:_apply|convert)$|initialize_model",
+    r"|model\.cuda\(|_move_m\w+_to_device|in (?:_apply|convert|_materialize\w*)$|initialize_model",
     re.MULTILINE,
 )
 _INITIALISING = re.compile(
@@ -266,9 +289,10 @@ _OPTIMIZER = re.compile(
 )
 _EVALUATION = re.compile(
     r"in (?:evaluate|predict|validate|nested_concat|torch_pad_and_concatenate|estimate_loss"
-    r"|(?:eval|evaluation|val|validation|predict|prediction)_(?:step|loop|epoch)(?:_end)?"
+    r"|_?(?:eval|evaluation|val|validation|predict|prediction)_(?:step|loop|epoch)(?:_end)?"
     r"|(?:_?run|do)_(?:eval|evaluate|evaluation|validation))\b"
 )
+_TRAINING = re.compile(r"backward|optimizer|in train\w*$|training_step|_train_loop", re.MULTILINE)
 GATHERING = re.compile(
     r"in (?:nested_(?:concat|gather)|torch_pad_and_concatenate|gather_(?:for_metrics|function)"
     r"|pad_across_processes|all_gather)\b"
@@ -280,7 +304,7 @@ _SAVING = re.compile(
     r"|in (?:get_(?:model_|optimizer_)?state_dict|_?full_\w*state_dict|\w*optim_state_dict)\b"
 )
 _LOGITS = re.compile(
-    r"cross_entropy|lm_head|(?<!return_)logits|loss_function|ForCausalLMLoss|log_softmax|loss_utils\.py"
+    r"cross_entropy|lm_head|(?<!return_)logits|loss_function|ForCausalLMLoss|float16_to_fp32|log_softmax|loss_utils\.py"
 )
 
 
@@ -295,7 +319,8 @@ def _before_training(event: Event, context: Context) -> Cause | None:
             "before training started", "memory ran out while DDP, Megatron or DeepSpeed"
             " was set up: buffers and the optimizer's master weights; no batch was seen yet",
         )  # fmt: skip
-    cut = context.loading and not trace and context.last_step is None
+    cut = context.loading or ("loading" in context.told and not trace)
+    cut = cut and context.last_step is None
     if cut or (_LOADING.search(trace) and not _SAVING.search(trace)):
         return Cause(
             "loading the model", "memory ran out while the model was loaded: every rank loads it"
@@ -320,7 +345,8 @@ def _first_step(event: Event, context: Context) -> Cause | None:
 
 def _phase(event: Event, context: Context) -> Cause | None:
     trace = "\n".join(event.trace)
-    if _EVALUATION.search(trace) or (not event.trace and "evaluation" in context.told):
+    trains = _TRAINING.search(trace) or (event.trace and not event.weak and event.step)
+    if _EVALUATION.search(trace) or ("evaluation" in context.told and not trains):
         where = ", where predictions are gathered" if GATHERING.search(trace) else ""
         return Cause("evaluation", f"memory ran out in evaluation{where}")
     if _SAVING.search(trace) or (not event.trace and "saving" in context.told):
@@ -460,13 +486,13 @@ def _some(event: Event, context: Context) -> Cause | None:
 Rule = Callable[[Event, Context], Cause | None]
 _RULES: dict[Kind, tuple[Rule, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
-        _corrupt, _vllm, _limit, _freed, _other_process, _never, _leak, _before_training,
+        _corrupt, _vllm, _started, _limit, _freed, _other_process, _never, _leak, _before_training,
         _first_step, _phase, _fragmentation, _outside, _told_leak, _logits, _longer_sample, _nccl,
     ),
     Kind.HOST: (_corrupt, _phase, _one_tensor, _host, _leak, _told_leak, _before_training),
     Kind.SHARED: (_shared,),
-    Kind.MEMORY: (_phase, _before_training, _first_step, _leak, _told_leak, _some),
-    Kind.KILLED: (_killed, _leak, _told_leak, _before_training),
+    Kind.MEMORY: (_phase, _before_training, _first_step, _leak, _told_leak, _logits, _some),
+    Kind.KILLED: (_phase, _killed, _leak, _told_leak, _before_training),
     Kind.BUS: (_bus,),
     Kind.BATCH: (_batch,),
 }  # fmt: skip

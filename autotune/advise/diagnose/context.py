@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from autotune.advise.diagnose.amounts import parse
+from autotune.advise.diagnose.amounts import SIZE, parse
 from autotune.advise.diagnose.flags import TOLD, FlagSetting, launch_of, section_of, settings_of
 from autotune.advise.diagnose.listing import Listing
 from autotune.advise.diagnose.memory import backends_in, ran_out
@@ -54,7 +54,7 @@ _STAGE = re.compile(
     r"|--deepspeed[ =]zero([123])(?:_offload)?\b"
 )
 _SWITCHES = {
-    "checkpointing": rf"(?:gradient|activation)_checkpointing{_ASSIGN}[Tt]rue"
+    "checkpointing": rf"(?:grad(?:ient)?|activation)_checkpoint(?:ing)?{_ASSIGN}[Tt]rue"
     r"|--gradient[_-]checkpointing[ \t]*(?:\\|--|$)"
     r"|[Gg]radient checkpointing enabled|incompatible with gradient checkpointing"
     r"|gradient_checkpointing_enable\(|--recompute-granularity|torch/utils/checkpoint\.py",
@@ -64,10 +64,11 @@ _SWITCHES = {
     r"|^lora_rank=\d|(?i:\bq?lora ?(?:微调|fine-?tun))"
     r"|peft/tuners/lora|lora_finetune|LoRAFinetune",
     "offload": r"offload_optimizer['\"]?: *\{\s*['\"]device['\"]: *['\"](?:cpu|nvme)"
-    r"|offload_optimizer_device: *(?:cpu|nvme)|cpuoffload"
-    r"|(?<!no)_offload(?:_config)?\.(?:json|ya?ml)|DeepSpeedCPUAdam|fsdp_offload_params: *true"
+    r"|offload_optimizer_device: *(?:cpu|nvme)|cpuoffload|DeepSpeedCPUAdam"
+    r"|(?<!no)_offload(?:_config(?![a-z_])|\.(?:json|ya?ml))|fsdp_offload_params: *true"
     r"|_offload['\"]\)|--(?:adam|cpu|optimizer)[_-]offload\b|--deepspeed[ =]zero[23]_offload"
-    r"|(?:tage[ -]?3|[Zz]e[Rr][Oo][ -]?3|CPU|cpu) (?:\+ |with |\w{0,3} ?)?[Oo]ffload\b",
+    r"|(?i:(?:stage|zero)[ -]?[23](?: ?\+ ?|[ -]|,? (?:with|and) )(?:\w{0,3} )?offload"
+    r"|cpu offload|offload(?:ing|ed)? (?:both )?(?:the )?optimizer)\b",
     "all of the node": r"--mem[= ]0\b",
     "watermark": r"(?<!Use[ \n])PYTORCH_MPS_HIGH_WATERMARK_RATIO\W{1,4}0",
     "sharded": r"torch/distributed/fsdp/|full_shard|FULL_SHARD|--enable_fsdp"
@@ -100,6 +101,11 @@ _STEP = re.compile(
 _BAR = re.compile(r"\b(\d{1,9})/\d{1,9} \[\d*:?\d+:\d\d<")
 _SHARDS = re.compile(r"oading (?:checkpoint )?shards: *(\d{1,3})%")
 _WINDOWS = re.compile(r"\b[A-Z]:\\|\.\.\\|WinError|paging file")
+_AT_START = re.compile(rf"(?i)total ?memory: ?({SIZE})\s+free ?memory: ?({SIZE})")
+"""TensorFlow's lines about a device before it takes its share."""
+_FRACTION = re.compile(r"(?i)mem(?:ory)?_fraction\W{1,3}?(1(?:\.0*)?|0?\.\d+)\b")
+_KILLED = re.compile(r"-9\b|[Kk]illed|SIGKILL|\b137\b")
+_NOT_KILLED = re.compile(r"\bOOMKilled\W{1,4}[Ff]alse")
 _VALIDATION = re.compile(r"[Vv]alid|[Ee]val|\b[Vv]al:")
 _NO_TRAINING = re.compile(
     r"^\W*Step \d+[.:)] +[A-Z]"
@@ -112,7 +118,7 @@ _MEMORY = re.compile(
     r"(?P<size>\d+(?:\.\d+)?) ?(?P<unit>[GM]i?B?\b)?",
     re.IGNORECASE,
 )  # fmt: skip
-_WORD = re.compile(r"[a-z][a-z'’-]*+[,.;:!?)]*$")
+_WORD = re.compile(r"[a-zа-яё][a-zа-яё'’-]*+[,.;:!?)]*$")
 _PAGE = re.compile(
     r"^(?:#+ )?[^\w\n]*(?:(Troubleshooting|Possible [Cc]auses)|FAQ|Frequently [Aa]sked)\b"
     r"[\w ]{0,20}[^\w\n]*$"
@@ -120,34 +126,58 @@ _PAGE = re.compile(
     re.MULTILINE,
 )
 """The heading of a page about failures. Issues may have the first one."""
-_PERSON = re.compile(r"(?<![\w.])(?:[Ii]|[Mm]y|[Mm]e)\b(?![./])")
+_CHANGE = re.compile(
+    r"\A(?:# )?(?:\[[\w ]+\] ?)*(?:(?i:bug)?(?i:fix|feat|perf|refactor)(?:\([^)]*\))?!?: ?\S"
+    r"|\[FIX\]|(?:Fix(?:e[sd])?|Adds?|Support|Allow|Implement|Improve|Introduce|Refactor|Reduce|Avoid"
+    r"|Prevent|Handle|Catch|Only)\b(?!.*(?:\b(?:still|causes?|leads?|results?|gets?|got|fails?|after"
+    r"|runs out)\b|\?$)))"
+    r"|\A(?!.*\b(?i:how|no|any|need|can)\b).*\b(?:OOM|out[ -]of[ -]memory|leak)s? (?i:fix)\b"
+    r"|\b[Tt]his (?:PR|pull request|MR)\b|· (?:pull request #|review thread ·)"
+    r"|^#+ (?:Pitch|Feature request|Type of [Cc]hange|What does this PR do)"
+    r"|^(?:Closes|Resolves) #\d",
+    re.MULTILINE,
+)
+"""Words of who changed a program, or wishes it: its failures are those that it no longer has."""
+_PERSON = re.compile(r"(?<![\w.\"“])(?:[Ii]|[Mm]y|[Mm]e|[Яя]|[Мм](?:не|еня|о[йя]))\b(?![./])")
 _TOLD = {
     "evaluation": re.compile(
         r"\b(?:during|in|at|for|to|start\w*|when)(?: the)? (?:validati|evaluati|eval\b|testing\b)"
-        r"(?!\w* mode)|(?:验证|测试)[时集]|(?:val|test) ?[的时]"
+        r"(?!\w* mode)|(?:验证|测试|评估)(?:[时集，]|阶段|过程)|(?:val|test) ?[的时]"
     ),
     "saving": re.compile(
-        r"\b(?:while|when|during|after)(?: \w+)? sav(?:e[sd]?|ing)\b|保存[^，。]{0,12}[时候]"
+        r"\b(?:while|when|during|after)(?: \w+)? sav(?:e[sd]?|ing)\b"
+        r"|\b(?:to|cannot|can't) save (?:\w+ ){0,3}?(?:model|weights|checkpoint|ckpt)"
+        r"|STATE_DICT\b|保存[^，。]{0,12}[时候]"
+    ),
+    "loading": re.compile(
+        r"\b(?:while|when|during|as)\b[^.;]{0,20}\bload(?:s|ing|ed)?\b[^.;]{0,20}\b(?:model|weights|shards)"
+        r"|加载[^，。]{0,8}(?:模型|权重)"
     ),
     "a leak": re.compile(
-        r"\b(?:memory|V?RAM|usage|it)\b.{0,40}\b(?:keeps?|slowly|gradually|steadily|constantly"
+        r"\b(?:memory|V?RAM|usage|it)\b.{0,40}\b(?:keeps?|slowly|gradually|steadily|constantly|quickly"
         r"|continu\w+) (?:\w+ )?(?:increas|grow|ris|climb)|(?:increas|grow)(?:ing|e?s)"
         r" (?:on|with|after|in|during) (?:each|every|train|iter|step)"
         r"|\b(?:increas|grow|accumulat)(?:ing|es?) (?:\w+ )?memory"
+        r"|\b(?:memory|V?RAM)\b.{0,12} (?:fill(?:s|ing) up|(?:increas|grow|ris|climb)\w+ until)\b"
+        r"|\bmemory (?:usage )?(?:increment|increases?|growth)\b.{0,20} (?:each|every|per) \w"
         r"|^(?!.*\b(?:[Mm]ay ?be|[Pp]ossibl[ey]|could|might|[Ii]s (?:it|this|there))\b|.*#\d).*"
         r"[Mm]emory leak|\b(?:filled|full)\b.{0,20}after .{0,12}epoch"
         r"|after .{0,12}epoch.{0,40}\bfull"
-        r"|(?:显存|内存).{0,8}(?:上[涨升]|增[长加]|泄[漏露]|飙升)"
+        r"|(?:显存|内存)(?!.{0,5}(?:突然|剧烈|瞬间)).{0,8}(?:上[涨升]|增[长加]|泄[漏露]|飙升)"
     ),
 }
 """A person's words for the phase of a failure, and for a leak."""
 _EVALUATES = re.compile(
-    r"(?<!after )(?<!before )(?<![\w-])(?:e?val|validation|validat(?:e|ing)|evaluat(?:e|ion|ing))"
+    r"(?<!after )(?<!before )(?<!any )(?<!no )(?<![\w-])"
+    r"(?:[Ee]?val|(?:[Vv]alid|[Ee]valu)at(?:e|ion|ing))"
     r"(?![\w-]| (?:disabled|off))|(?:while|when|in|during) testing\b(?! (?:the|my|it|this|with))",
     re.ASCII,
 )
 """Words for evaluation in the line of a failure."""
-_RESUMES = re.compile(r"\b(?:[Rr]esum|[Rr]estor)(?:es?|ing)\b|断点|恢复训练")
+_RESUMES = re.compile(
+    r"\b(?:[Rr]esum|[Rr]estor)(?:es?|ing)\b|断点|恢复训练"
+    r"|\b[Ll]oad(?:s|ing|ed)?(?: the| a| from)? checkpoints?\b(?! shards)"
+)
 _CHINESE, _ASKS = re.compile("[\u4e00-\u9fff]"), re.compile("我(?!们)|请[教问]|大佬|吗")
 _AUTHOR = (" commented", "· comment ·", "· description ·", "opened this issue")
 OF_A_PAGE = 60
@@ -184,9 +214,14 @@ class Context:
     windows: bool = False
     backends: set[str] = field(default_factory=set)
     """Backends that the log names."""
+    torch: bool = False
     images: bool = False
     infers: bool = False
     trains: bool = False
+    not_for_memory: bool = False
+    """Whether a container's state says that it was not killed for memory."""
+    is_change: bool = False
+    """Whether it describes a change of a program."""
     prose: int = 0
     """Words in lines of sentences."""
     persons: int = 0
@@ -199,8 +234,8 @@ class Context:
 
     @property
     def is_article(self) -> bool:
-        """Whether it is a page of documentation, not a report."""
-        return self.prose >= max(OF_A_PAGE, 200 * self.persons)
+        """Whether it is a page of documentation, or of a change: not a report."""
+        return self.is_change or self.prose >= max(OF_A_PAGE, 200 * self.persons)
 
     @property
     def framework(self) -> str | None:
@@ -281,6 +316,19 @@ class Context:
         return self._text("optimizer")
 
     @property
+    def at_start(self) -> tuple[int, int] | None:
+        """Free and all bytes of the device as the run started."""
+        free, _, total = (self._text("at start") or "").partition("/")
+        sizes = parse(free), parse(total)
+        return (sizes[0], sizes[1]) if sizes[0] is not None and sizes[1] is not None else None
+
+    @property
+    def fraction(self) -> float | None:
+        """The share of a device that the program may take."""
+        said = self._text("fraction")
+        return None if said is None else float(said)
+
+    @property
     def deepspeed_file(self) -> str | None:
         """DeepSpeed's configuration file in the log."""
         return self._text("deepspeed_file")
@@ -319,7 +367,7 @@ class Context:
         """Learn from a `line` that tells of a failure."""
         self.told.update(name for name, pattern in _TOLD.items() if pattern.search(line))
         phases = {"evaluation": _EVALUATES, "resuming": _RESUMES}
-        if ran_out(line):
+        if ran_out(line) or _KILLED.search(line):
             self.told.update(name for name, words in phases.items() if words.search(line))
 
     def look(self, lines: Sequence[str], line: int = 1) -> None:
@@ -327,6 +375,8 @@ class Context:
         whole = "\n".join(lines)
         if line == 1 and lines[1:2] == [""]:
             whole = whole.removeprefix("# ")  # a title, not a comment
+        if line == 1:
+            self.is_change |= bool(_CHANGE.search(whole.lstrip().split("· comment ·")[0]))
         self.prose += sum(OF_A_PAGE * (1 if issue else 4) for issue in _PAGE.findall(whole))
         self.persons += sum(map(whole.count, _AUTHOR))
         text = _COMMENT.sub("", whole)
@@ -354,7 +404,9 @@ class Context:
 
     def _frameworks(self, text: str) -> None:
         self.infers = self.infers or any(mark in text for mark in _INFERS)
+        self.torch = self.torch or "torch" in text.lower()
         self.images = self.images or any(mark in text for mark in _IMAGES)
+        self.not_for_memory |= bool(_NOT_KILLED.search(text))
         self.windows = self.windows or bool(_WINDOWS.search(text))
         self.backends |= backends_in(text)
         self.trains = self.trains or bool(_TRAINS.search(text))
@@ -379,6 +431,10 @@ class Context:
             note("model", match[1], match)
         for match in _DEEPSPEED.finditer(text):
             note("deepspeed_file", match[1], match)
+        for match in _AT_START.finditer(text):
+            note("at start", f"{match[2]}/{match[1]}", match)
+        for match in _FRACTION.finditer(text):
+            note("fraction", match[1], match)
         for match in _STAGE.finditer(text):
             note("zero_stage", int(match[match.lastindex or 0]), match)
         for name, on, pattern in _SWITCH:

@@ -107,7 +107,7 @@ class Event:
     def is_instance(self) -> bool:
         """Whether it is from a real run: it has numbers, a time, a rank or a trace."""
         numbers = _INSTANCE.search(self.text) or (self.kind is Kind.KILLED and self.text.isalpha())
-        said = bool(self.trace or self.time or self.ranks or self.amounts.asked)
+        said = bool(self.trace[1:] or self.time or self.ranks or self.amounts.asked)
         return said or bool(not self.weak and numbers)
 
     def goes_on_from(self, last: Event) -> bool:
@@ -147,12 +147,13 @@ def _lines(hit: Hit, said: LogLine) -> Iterator[tuple[LogLine, int | None]]:
     A joined line comes with the position of its joint, which a message has to cross."""
     above, below = "".join(hit.before(2**12)[-1:]), "".join(hit.after(2**12)[:1])
     first, second = take_apart(above), take_apart(below)
-    ours = said.rank in (None, first.rank)
+    ours = said.rank in (None, first.rank) and said.time is None
     if len(above) > _NARROWEST and ours and said.text[:1].islower():
         for gap in ("", " "):
             yield replace(first, text=f"{first.text}{gap}{said.text}"), len(first.text)
     yield said, None
-    if len(hit.line) > _NARROWEST and second.rank in (None, said.rank):
+    theirs = second.rank not in (None, said.rank) or second.time is not None
+    if len(hit.line) > _NARROWEST and not theirs:
         for gap in ("", " "):
             yield replace(said, text=f"{said.text}{gap}{second.text}"), len(said.text)
 
@@ -170,7 +171,7 @@ def _event_in(said: LogLine, joint: int | None, hit: Hit, log: str) -> Event | N
             continue
         code = is_code(said.text) and not (whole or hit.is_title)
         raised = code and said.text.lstrip().startswith("raise ") and _below_frame(hit)
-        logged = bool(said.time) or said.rank is not None
+        logged = bool(said.time) or said.rank is not None or "gfp_mask" in said.text
         quoted = bool(sizes) or logged or is_quoted(said.text, match, title=hit.is_title)
         prose = (wording in SPEAKERS or wording.weak) and not quoted
         if prose and any(map(_REASONS.search, hit.before(2**11)[-8:])):

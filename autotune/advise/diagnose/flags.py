@@ -72,28 +72,32 @@ _SENSIBLE = {
 TOLD = 50
 """The place of what a sentence says, which a flag says better."""
 _ADVISES = re.compile(
-    r"\W*(?:[Tt]ry|[Ss]et|[Cc]hange|[Rr]educe|[Ll]ower|[Dd]ecrease|[Uu]se)\b(?! [A-Z_]+=)"
+    r"\W*(?:[Tt]ry|[Ii]f you|[Ss]et|[Cc]hange|[Rr]educe|[Ll]ower|[Dd]ecrease|[Uu]se)"
+    r"\b(?! [A-Z_]+=)"
+    r"|\W*\w+ing\b(?!.*n['’]t).*\b(?:allow|work|fix|solv|help)(?:e?[sd])\b"
 )
 """The beginning of what a person advises."""
 _LISTS = ("ranks_per_node",)
 """Settings whose value may be the length of a list, as in `--gpus 0,1,2,3`."""
 _SENTENCES = tuple(
-    (name, re.compile(pattern, re.IGNORECASE))
+    (name, re.compile(pattern, re.IGNORECASE | re.ASCII))
     for name, pattern in (
         ("micro_batch", r"batch size per (?:device|gpu|rank)\D{1,12}?(\d{1,9})\b"),
         ("micro_batch", r"\b(\d{1,5}) (?:samples?|images?) (?:per|each|/) ?(?:gpu|device|card)\b"),
         ("batch", r"(?<!total train )(?<!total )(?<!global )(?<!effective )(?<!eval )"
-                  r"(?<![-\w])batch"
-                  r"(?:[- ]?size(?: of|:| =)*|_size(?= \w))"
+                  r"(?<![-\w])(?:(?:local|micro|train)_)?batch"
+                  r"(?:[- ]?size(?: of|:| =)*|_size`?(?= \w))"
                   r"(?: is| was| which| already| only| set| to| as| from \d{1,9})*"
                   r"[ =][\"“]?(\d{1,9})(?![.\d]\d|[A-Za-z])"),
-        ("seq_len", r"\b(?:sequence|context) length(?: is| was| set| to| of|:| =)* (\d{2,9})\b"),
+        ("seq_len", r"\b(?:seq(?:uence)?|context|token)[ -]len(?:gth)?"
+                    r"(?: is| was| set| to| of|:| =|=)* ?(\d{2,9}|\d{1,4}k)\b"),
         ("global_batch", r"(?:total train|global|effective|total) batch size[^=:\d]*[=: ] *"
                          r"(\d{1,9})\b"),
         ("grad_accum", r"gradient accumulation(?: steps)?(?: of|:| =)* (\d{1,9})\b"),
         ("world_size", r"num processes\W{1,3}(\d{1,9})\b"),
         ("world_size", r"\bmember: \d+/(\d{1,9})\b"),
-        ("zero_stage", r"\bzero(?:[- (]*stage[ -]?|-)?([123])\b(?! *[/.])"),
+        ("zero_stage", r"\b(?:deepspeed(?: zero)?[- (]*stage|zero)[- (]*(?:stage[ -]?)?([123])\b"
+                       r"(?! *[/.]| \w+s\b)"),
         ("gpus", r"gres=gpu(?::[a-z]\w*)?:(\d{1,3})\b"),
         ("gpus", r"\b(\d{1,4}) ?[x×*] ?(?:nvidia |amd )?"
                  r"(?:[abhlv]\d{2,3}s?|gb?\d00|mi\d{3}x?|rtx\d*)\b"),
@@ -185,9 +189,8 @@ def _settings(line: str, section: str) -> Iterator[FlagSetting]:
             near = re.findall(r"[a-z]+", line[max(0, match.start() - 30) : match.end()].lower())
             if "batch" in name and _NOT_TRAINING.intersection(near):
                 continue
-            yield FlagSetting(
-                name=name, value=int(match[1]), place=-1 if "batch" in name else TOLD
-            )
+            value = int(match[1].lower().replace("k", "000"))
+            yield FlagSetting(name=name, value=value, place=-1 if "batch" in name else TOLD)
     for match in _CHOSEN.finditer(line):
         if (count := match[1].count(",") + 1) > 1:
             yield FlagSetting(name="gpus", value=count)

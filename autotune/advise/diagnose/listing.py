@@ -3,7 +3,6 @@ free, df and the like. The last of several listings counts."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -135,11 +134,11 @@ class Listing:
         return found
 
     def holders(self, devices: Iterable[int]) -> str:
-        """Holders of much memory on one of `devices`, the largest first."""
+        """Holders of much memory on one of `devices`, or on any, the largest first."""
         rows = sorted(
             ((size, who, index)
-             for index in devices for who, size in self._held.get(index, {}).items()
-             if size >= MUCH * self._totals.get(index, math.inf)), reverse=True,
+             for index in devices or self._held for who, size in self._held.get(index, {}).items()
+             if size >= MUCH * self._totals.get(index, 10 * 2**30)), reverse=True,
         )  # fmt: skip
         return ", ".join(f"{who} holds {gib(size)} of device {at}" for size, who, at in rows[:4])
 

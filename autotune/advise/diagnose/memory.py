@@ -25,7 +25,7 @@ _GET = (
 )
 _FAIL = r"(?:fail(?:ed|s|ure|ing)?|unable|cannot|can['’]?t|can not|could ?n['o’]t|couldn['’]t)"
 _THING = rf"(?:\b{_STORE}|{SIZE}|\bbytes\b|\btensor|\bbuffer|\barray|::?\d)"
-_GROWS = r"(?:until|grow\w*|increas\w*|climb\w*|fill\w*|leak\w*|ris(?:es?|ing))"
+_GROWS = r"(?:until|grow\w*|increas\w*|climb\w*|fill\w*|leak\w*|ris(?:es?|ing)|maxed)"
 _ENDS = r"(?:crash|kill(?:ed|s)|shuts?\b|die[sd]\b|freez|deplet)"
 _STOPS = r"(?:kill(?:ed|ing|s)|crash(?:e[sd]|ing)|died|aborted|evicted)"
 _OTHER = r" (?:access|address|corrupt|fault|map|referenc|viol)"
@@ -36,9 +36,10 @@ _PHRASES = (
     # Nothing is left: out of GPU memory, OUT_OF_DEVICE_MEMORY, OutOfMemoryError.
     r"out[ _-]?of[ _-]?(?:[\w/(]{1,12}[ _)-]){0,3}?"
     r"(?:mem\w{0,2}ry|mem?(?![a-ln-z])|[gv]?ram\b|hbm\b)",
-    r"(?-i:\bOOM(?:s|ed|ing)?\b(?!: +0)|\boom\b(?![\"'=:-])|\boom[-_]kill|\bOOM-?Kill\w*)",
+    r"(?-i:\bOOM(?:s|ed|ing)?\b(?!: +0)|\boom\b(?![\"'=:-])|\boom[-_]kill"
+    r"|\bOOM-?Kill\w*+(?!\W{1,4}[Ff]alse))",
     # Too little: not enough memory, more system memory than is available.
-    rf"{_LACK} (?:[\w'()/-]{{1,15}} ){{0,4}}?{_STORE}",
+    rf"{_LACK} (?!to (?:save|reduce|lower|free) )(?:[\w'()/-]{{1,15}} ){{0,4}}?{_STORE}",
     rf"\b{_STORE}{_GAP}{{0,60}}?\b(?:exhaust(?:ed|ion)|insufficient"
     r"|not (?:enough|sufficient|available)|used up|less than"
     r"|(?:is|gets?|getting) (?:full|filled)(?!,? (?:but|and|while)\b)"
@@ -56,8 +57,8 @@ _PHRASES = (
     # A process is killed for it.
     rf"\b{_STOPS}\b{_GAP}{{0,80}}?\b(?:due|because|for|by|using)\b{_GAP}{{0,40}}?{_STORE}(?!{_OTHER})",
     rf"\b{_STORE}{_GAP}{{0,40}}? kill(?:ed|ing)?\b",
-    rf"\b{_STOPS} (?:when|once|after|as) {_GAP}{{0,40}}?\b{_STORE}{_GAP}{{0,40}}?"
-    r"\b(?:reach|full|max|limit)",
+    rf"\b(?:{_STOPS}|crash)(?: \w+){{0,3}}? (?:when|once|after|as) {_GAP}{{0,40}}?\b{_STORE}"
+    rf"{_GAP}{{0,40}}?\b(?:reach|full|max|limit|spike)",
     r"\bkilled /\S+ due to memory|\bkilled process \d+ .{0,60}total-vm"
     r"|sig(?:term|kill) to process \d+ .*vmrss",
     r"killing process '.*vmrss",
@@ -164,7 +165,7 @@ _SPEAKERS = (
      r"|hipErr|HIP_ERROR|THCudaCheck|_RESULT_ERROR|PI_ERROR|thrust|Cuda Runtime|\.cu:\d|_gpu\.cc"),
     ("host", Kind.HOST, "any program that names main memory; CPython, C++, .NET, Java, Windows",
      r"(?i:\b(?:host|system|main|cpu|physical|virtual)(?:'s)?[ )-](?:memory|ram|mem|oom)\b)"
-     r"|(?<!GPU )(?<!gpu )\b(?:RAM\b|ram (?:usage|is|gets|goes)\b)|\bPBS\b|MEMLIMIT|YARN"
+     r"|(?<!GPU )(?<!gpu )\b(?:RAM\b|ram (?:usage|spikes?|is|gets|goes)\b)|\bPBS\b|MEMLIMIT|YARN"
      r"|memory budget|OOM-?Kill|\boom[-_]"
      r"|(?i:paging file|swap|java|bad[_ ]alloc|\bfork\b|cv::|\(-4:|mmap|low on resource)"
      r"|(?<![A-Za-z])MemoryError|ArrayMemoryError|System\.OutOf|memory allocation of"

@@ -8,7 +8,8 @@ _TALK = re.compile(
     r"\b(?:[Ii]f (?:your?|it|this|the)|avoids?|[Ww]hen(?:ever)? an?|[Bb]etter"
     r"|[Tt]ips?|[Hh]ints?|FAQ|how to|watch(?:ing)? for|handles"
     r"|(?:may|might|would|could|can) (?:see|cause|get|lead|result|raise|hit|run)"
-    r"|common(?:ly)? |typical(?:ly)?|usually|[Ee]rrors like|0 [Ww]orkers|grep|findstr)\b"
+    r"|common(?:ly)? |typical(?:ly)?|usually|I(?:'m| am) thinking"
+    r"|I (?:guess|suspect|assume)|[Ee]rrors like|0 [Ww]orkers|grep|findstr)\b"
     r"|(?:\b(?:no|not|never|without)|n['’]t) (?:\w+ ){0,3}$"
     r"|\bwill (?:likely |either )?(?:CPU |CUDA |GPU )?$|\b(?:cause|risk|source)s? of(?: \w+)? ?$"
     r"|^\W*(?:\[[^\]]*\] ?|\w+(?:\([^)]*\))?: )?"
@@ -21,12 +22,13 @@ _TALK = re.compile(
 _TALK_AFTER = re.compile(
     r" ?(?:protection|[Hh]andl|guard|killer|[Dd]iagnos|errors (?:are|will))|[^\]]{0,40}\]\(#"
     r"|\W{0,3}(?:errors? )?(?:can|may|might|could|would)\b"
-    r"|\W{0,3}errors? (?:has become|stops your|is (?:an?|often|usually|typically|one of)\b)"
+    r"|\W{0,3}errors? (?:has become|stops your|is (?:an?|often|usually|typically)\b)"
+    r"|\W{0,3}(?:errors? )?is one of\b"
     r"|s (?:caused|thrown|raised)\b|[^.!?]*\byour\b[^.!?]*\?"
     r"|[\"”'] (?:[Ee]rrors? )?(?:[Oo]ccurs|[Hh]appens)\b(?!.*\b(?:I|my|we)\b)"
     r"|\W{0,3}(?:in \w+ )?(?:means|(?:occurs|happens) when (?:the|your|an?))\b"
 )
-_SENTENCE_END = re.compile(r"(?<!e\.g\.)(?<=[.?!]) |(?<=[。？！])")
+_SENTENCE_END = re.compile(r"(?<!e\.g\.)(?<=[.?!]) |(?<=,) (?=but )|(?<=[。？！])")
 _CODE = re.compile(
     r"^[\s`]*(?:[+-] *)?(?:#|//|if |elif |except\b|assert |raise |return |with |print\(|log\w*\."
     r"|[\"'](?![^\"]*\"\s*$|.*(?:[Ee]rror|Exception): )|>>>"
@@ -58,7 +60,9 @@ def is_quoted(text: str, match: re.Match[str], *, title: bool = False) -> bool:
     A person, not a program, writes a title that is only the message.
     """
     before = _BEGUN.sub("", text[: match.start()])
-    alone = not title and _BEGINS.search(before) and _ENDS.match(text, match.end())
+    alone = (
+        not title and text.isascii() and _BEGINS.search(before) and _ENDS.match(text, match.end())
+    )
     return bool(alone or _RAISED.search(before))
 
 

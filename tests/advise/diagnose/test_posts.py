@@ -766,3 +766,218 @@ def test_parameters_that_are_restored_are_a_run_that_is_resumed(tmp_path: Path) 
     post = "# Restoring parameters: CUDA OOM\n\nFrom scratch it runs.\n"
     assert told(tmp_path, post)["cause"]["name"] == "resuming"
     assert not told(tmp_path, "# Remove OOM recovery\n\nAs told.\n")["oom"]
+
+
+def test_who_changed_a_program_tells_of_no_run(tmp_path: Path) -> None:
+    for text in (
+        "# fix(save): OOM while shards are joined\n\nJoin them one by one.\n",
+        "# [FIX] OOM on resume\n\n- Fixes the OOM after `load_state_dict()`\n",
+        "# Saver OOM fix\n\nThe run OOMed without it.\n",
+        "# Handle OOM in the sampler\n",
+        "# Shards\n\nThis PR joins shards on the host, preventing OOM errors.\n",
+        "# Snapshots\n\n### Pitch\n\nTell more about out of memory errors\n",
+    ):
+        assert not told(tmp_path, text)["oom"], text
+    for text in (
+        "# fix(save): shards\n\nIt failed with\n" + oom(),
+        "# Reduce batch size, still OOM\n\nSame error on 8 GPUs.\n",
+        "# Any OOM fix?\n\nI run out of memory.\n",
+        "# OOM\n\nI run out of memory.\n\nx · comment · 2026-01-02\nThis PR should solve it.\n",
+    ):
+        assert told(tmp_path, text)["oom"], text
+
+
+def test_a_line_with_its_own_time_goes_on_from_none(tmp_path: Path) -> None:
+    log = (
+        "[2026-01-02 03:04:05,678] [INFO] [utils.py:8:usage] CPU Memory: used = 28 GB (22%)\n"
+        "[2026-01-02 03:04:09,678] [INFO] [launch.py:3:sigkill_handler] Killing subprocess 80\n"
+    )
+    assert told(tmp_path, log)["event"]["kind"] == "ended"
+
+
+def test_offload_that_fills_the_host_is_lessened_first(tmp_path: Path) -> None:
+    for text in ("z3 with ds_z3_offload_config单卡", "zero-3-offload", "ZeRO 3 with offload"):
+        post = f"{text}\nexits with return code = -9\n"
+        assert first(tmp_path, post)[0] == "less offload", text
+
+
+def test_a_code_of_a_launcher_is_read_in_chinese_too(tmp_path: Path) -> None:
+    assert told(tmp_path, "训练到一半，返回错误码-9\n")["event"]["kind"] == "killed"
+
+
+def test_saving_that_fills_the_host_is_told(tmp_path: Path) -> None:
+    log = "OOM error during checkpoint saving\nslurmstepd: error: Detected 1 oom_kill event\n"
+    post = f"# It runs out while saving a checkpoint\n\nOOM when saving\n{log}"
+    assert first(tmp_path, post)[0] == "save shards"
+
+
+def test_a_container_that_was_not_killed_for_memory_was_not(tmp_path: Path) -> None:
+    state = '"State": {"Status": "exited", "OOMKilled": %s, "ExitCode": 137}\n'
+    assert not told(tmp_path, state % "false")["oom"]
+    assert told(tmp_path, state % "true")["oom"]
+
+
+def test_what_a_device_had_free_as_a_run_started_tells_who_holds_it(tmp_path: Path) -> None:
+    start = "name: Card\ntotalMemory: 10.00GiB freeMemory: {}\nfraction: {}\n"
+    error = "E driver.cc:9] failed to allocate 200.00M from device: CUDA_ERROR_OUT_OF_MEMORY\n"
+    for free, share, cause, name in (
+        ("300.00MiB", "none", "another process", "stop others"),
+        ("9.80GiB", "none", "not said", "look who holds it"),
+        ("9.80GiB", "gpu_memory_fraction = 1.0", "a share that is not free", "smaller share"),
+        ("9.80GiB", "GPU_MEMORY_FRACTION = 0.05", "a limit of the program", "limit"),
+    ):
+        log = start.format(free, share) + error
+        assert told(tmp_path, log)["cause"]["name"] == cause
+        assert first(tmp_path, log)[0] == name
+
+
+def test_processes_are_named_without_the_table_of_devices(tmp_path: Path) -> None:
+    table = "|    0   N/A  N/A     811      C   python3                          20300MiB |\n"
+    post = f"# CUDA error: out of memory\n\nBut it is free\n{table}"
+    assert "process 811 (python3) holds 19.82 GiB" in told(tmp_path, post)["cause"]["sentence"]
+
+
+def test_settings_are_read_from_prose(tmp_path: Path) -> None:
+    text = f"8xH100, batch size of 4, seq len 2k, zero 3 with offload\n{oom()}"
+    body = told(tmp_path, text)["context"]
+    assert body["settings"] == {"micro_batch": 4, "seq_len": 2000, "zero_stage": 3}
+    assert body["on"] == ["offload"]
+    assert told(tmp_path, f"zero 3 times\n{oom()}")["context"]["settings"] == {}
+    chinese = f"用的是deepspeed zero stage2示例配置\n{oom()}"
+    assert told(tmp_path, chinese)["context"]["settings"] == {"zero_stage": 2}
+
+
+def test_an_increment_in_each_step_is_a_leak(tmp_path: Path) -> None:
+    post = "# OOM\n\nOutOfMemoryError after five steps, as the memory increment in each step\n"
+    assert told(tmp_path, post)["cause"]["name"] == "a leak"
+
+
+def test_what_a_run_did_as_it_ran_out_is_told_in_many_words(tmp_path: Path) -> None:
+    for text, cause in (
+        ("I run out of memory when trying to save a trained model", "saving"),
+        ("FSDP SHARDED_STATE_DICT runs out of memory", "saving"),
+        ("CUDA OOM while it loads the base model", "loading the model"),
+        ("加载70B模型时CUDA OOM", "loading the model"),
+    ):
+        assert told(tmp_path, f"# Help\n\n{text}\n")["cause"]["name"] == cause, text
+    for text, cause in (
+        ("the job was killed when it was loading the weights", "loading the model"),
+        ("it was killed when resuming", "resuming"),
+        ("system memory is filling up until the job is killed", "a leak"),
+    ):
+        body = told(tmp_path, f"{text}\n")
+        assert cause in [each["name"] for each in [body["cause"], *body["also"]]], text
+
+
+def test_who_guesses_at_memory_has_seen_no_failure(tmp_path: Path) -> None:
+    assert not told(tmp_path, "RuntimeError below\n\nI'm thinking it is a memory error.\n")["oom"]
+
+
+def test_a_batch_of_one_in_prose_is_not_halved(tmp_path: Path) -> None:
+    log = f"`local_batch_size` is already 1, so that is no lever\n{oom()}"
+    assert "smaller micro-batch" not in [each["name"] for each in told(tmp_path, log)["advice"]]
+
+
+def test_logits_are_seen_where_the_memory_is_not_named(tmp_path: Path) -> None:
+    trace = '  File "/m/module.py", line 448, in forward\n    outputs = float16_to_fp32(outputs)\n'
+    assert first(tmp_path, f"# OOM after a step\n\nText\n\n{trace}")[0] == "fused loss"
+
+
+def test_an_essay_about_an_error_is_no_run_in_any_language(tmp_path: Path) -> None:
+    english = (
+        "CUDA out of memory is one of those errors that lies to you, as you will see. "
+        'Your first instinct, "I need more", is often wrong here. '
+    ) + 6 * "The allocator keeps pieces of memory that it never gives back to the driver. "
+    russian = 12 * "Когда память кончается, процессы падают без следа. " + "Нехватка памяти (OOM)."
+    for text in (english, russian):
+        assert not told(tmp_path, f"{text}\n")["oom"]
+
+
+def test_a_title_tells_of_a_kill_or_of_a_spike(tmp_path: Path) -> None:
+    assert told(tmp_path, '# Training "Killed" in a container\n\nhelp\n')["oom"]
+    body = told(tmp_path, "# It crashes or quits itself after RAM spike\n\nhelp\n")
+    assert body["event"]["kind"] == "host"
+
+
+def test_evaluation_and_checkpoints_are_read_in_titles(tmp_path: Path) -> None:
+    for text, cause in (
+        ("Eval recipe produces OOM", "evaluation"),
+        ("训练过程中进行评估，报OOM", "evaluation"),
+        ("OOM after it loads a checkpoint", "resuming"),
+        ("训练到一半显存一直增加直到OOM", "a leak"),
+        ("训练到一半显存突然增加直到OOM", "not said"),
+    ):
+        assert told(tmp_path, f"# {text}\n\nhelp\n")["cause"]["name"] == cause, text
+
+
+def test_what_others_did_to_make_it_work_was_not_set(tmp_path: Path) -> None:
+    log = f"{oom()}\nLowering batch size to 1 allows it to run.\n"
+    assert told(tmp_path, log)["context"]["settings"] == {}
+    log = f"{oom()}\nLowering batch size to 1 didn't help.\n"
+    assert told(tmp_path, log)["context"]["settings"] == {"micro_batch": 1}
+
+
+def test_a_contrast_ends_what_is_only_supposed(tmp_path: Path) -> None:
+    post = "It is fine if you have much RAM, but in my case memory allocation error occurred.\n"
+    assert told(tmp_path, post)["event"]["kind"] == "host"
+    assert not told(tmp_path, "zero2 is not enough to save memory on this card, use zero3\n")[
+        "oom"
+    ]
+    assert told(tmp_path, "the RAM usage is maxed and the notebook crashes\n")["oom"]
+
+
+def test_torch_on_a_tpu_gets_no_advice_for_jax(tmp_path: Path) -> None:
+    log = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 29.80G of 7.98G hbm.\n"
+    for text, setting in (("import torch_xla\n", "DataLoader"), ("", "optax")):
+        micro = next(
+            each for each in told(tmp_path, text + log)["advice"] if "batch" in each["name"]
+        )
+        assert setting in micro["setting"]
+
+
+def test_frames_and_words_of_phases_in_other_frameworks(tmp_path: Path) -> None:
+    frame = '  File "/x/{}.py", line 4, in {}\n    run()\n'
+    for file, name, cause in (
+        ("trainer", "_eval_loop", "evaluation"),
+        ("lazy_init", "_materialize_data", "loading the model"),
+    ):
+        trace = f"Traceback (most recent call last):\n{frame.format(file, name)}"
+        assert told(tmp_path, f"{trace}{oom()}")["cause"]["name"] == cause
+    post = "# OOM\n\nAnd it quickly grows until OOM, without any eval batches\n"
+    assert told(tmp_path, post)["cause"]["name"] == "a leak"
+    log = f"Namespace(grad_checkpoint=True)\n{oom()}"
+    assert told(tmp_path, log)["context"]["on"] == ["checkpointing"]
+
+
+def test_a_phase_that_is_told_counts_beside_frames_that_name_none(tmp_path: Path) -> None:
+    trace = 'Traceback (most recent call last):\n  File "a.py", line 2, in {}\n    x = run(b)\n'
+    title = "# Out of memory in validation step\n\nIt is sharp\n"
+    for name, cause in (("main", "evaluation"), ("training_step", "too big")):
+        log = title + trace.format(name) + oom()
+        assert told(tmp_path, log)["cause"]["name"] == cause
+    shards = f"NPU显存不够\nLoading checkpoint shards:  22%|###  | 8/37\n{trace.format('main')}"
+    assert told(tmp_path, shards)["cause"]["name"] == "loading the model"
+
+
+def test_lengths_in_thousands_and_what_if_is_no_setting(tmp_path: Path) -> None:
+    log = f"OOM when seq-length=700k\n{oom()}\nIf you still fail with batch_size=1, cut it.\n"
+    assert told(tmp_path, log)["context"]["settings"] == {"seq_len": 700_000}
+
+
+def test_a_limit_that_a_person_tells_of_is_raised_first(tmp_path: Path) -> None:
+    post = "my training job keeps being evicted since the node was low on resource: memory\n"
+    names = [each["name"] for each in told(tmp_path, post)["advice"]]
+    assert names == ["more host memory", "fewer workers", "load less"]
+    assert first(tmp_path, f"num_workers: 8\n{post}")[0] == "fewer workers"
+
+
+def test_torch_that_holds_more_than_the_device_has_no_pieces_to_join(tmp_path: Path) -> None:
+    log = (
+        "RuntimeError: CUDA out of memory. Tried to allocate 42.00 MiB (GPU 0; 8.00 GiB total"
+        " capacity; 19.00 GiB already allocated; 0 bytes free; 20.00 GiB reserved in total by"
+        " PyTorch)\n"
+    )
+    assert first(tmp_path, log)[0] == "smaller micro-batch"
+    assert (
+        told(tmp_path, "# The memory increases until the OOM\n\nx\n")["cause"]["name"] == "a leak"
+    )
