@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.multiprocessing import start_processes
+from torch.multiprocessing.spawn import start_processes
 
 VOCAB, WIDTH = 256, 32
 Group = dist.ProcessGroup | None
@@ -365,7 +365,9 @@ def main() -> None:
     importlib.import_module("torch._dynamo")  # else optimizers do, in each rank
     with tempfile.TemporaryDirectory() as folder:
         store = f"file://{folder}/store"
-        start_processes(forked, (asked, store), asked.ranks, start_method="fork")
+        start_processes(  # type: ignore[no-untyped-call]
+            forked, (asked, store), asked.ranks, start_method="fork"
+        )
 
 
 def forked(rank: int, asked: argparse.Namespace, store: str) -> None:

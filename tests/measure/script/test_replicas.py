@@ -98,10 +98,11 @@ def test_where_nothing_shows_who_shares_data_it_is_as_was_asked_for() -> None:
 
 
 def lab(
-    folder: Path, how: str, ranks: int, words: str = "", launcher: bool = False, **more: str
+    folder: Path, how: str, ranks: int, words: str = "", launcher: str = "", **more: str
 ) -> Lab:
-    torchrun = f"{PYTHON} -m torch.distributed.run --nproc_per_node {ranks} {SCRIPT} {how}"
-    command = torchrun if launcher else f"{PYTHON} {SCRIPT} {how} --ranks {ranks}"
+    """A script whose ranks it forks, or the launcher starts."""
+    by_launcher = f"{PYTHON} -m {launcher} --nproc_per_node {ranks} {SCRIPT} {how}"
+    command = by_launcher if launcher else f"{PYTHON} {SCRIPT} {how} --ranks {ranks}"
     words = f"{command} --batch {{micro_batch}} --len {{seq_len}} {words}"
     return Lab(folder, words, **{"micro_batch": "8", "world_size": str(ranks)} | more)
 
@@ -131,7 +132,8 @@ def lab(
 def test_samples_and_tokens_are_those_that_the_script_counts(
     how: str, ranks: int, words: str, degrees: dict[str, int], tmp_path: Path
 ) -> None:
-    result = lab(tmp_path, how, ranks, words, launcher=how == "ddp").probe()
+    launcher = "torch.distributed.run" if how == "ddp" else ""
+    result = lab(tmp_path, how, ranks, words, launcher).probe()
     assert result.verdict is Verdict.OK, result.reason
     assert result.report is not None
     ran = result.report.ran
