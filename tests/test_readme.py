@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from autotune.commands.exits import ExitCode
 from tests.support.documents import PAGES, commands
 from tests.support.programs import ROOT, autotune
 
@@ -111,11 +117,38 @@ def test_an_example_runs(example: str, folder: Path) -> None:
     given, remark = shorter(arguments(example)), example.partition(" #")[2]
     if "--lora" in given:
         pytest.importorskip("peft")
-    ran = autotune(*given, code=None, cwd=folder, timeout=840)
-    if re.search("needs .*GPU", remark) and "NVML is not available" in ran.stderr:
-        assert ran.returncode == 2
+    whole = "--finals" not in given or "results/first" in given
+    code, said = ended(given, folder) if whole else stopped(given, folder)
+    if re.search("needs .*GPU", remark) and "NVML is not available" in said:
+        assert code == 2
         return
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert code == ExitCode.FOUND or (code == ExitCode.STOPPED and not whole), said
+
+
+def ended(given: list[str], folder: Path) -> tuple[int, str]:
+    """The code and the output of a command that ends by itself."""
+    ran = autotune(*given, code=None, cwd=folder, timeout=840)
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+def stopped(given: list[str], folder: Path) -> tuple[int, str]:
+    """The same of a study that is stopped at its first measurement: finals take longer."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "autotune", *given], cwd=folder, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as study:  # fmt: skip
+        while study.poll() is None and not measured(folder):
+            time.sleep(0.1)
+        study.send_signal(signal.SIGINT)
+        said, _ = study.communicate()
+    return study.returncode, said
+
+
+def measured(folder: Path) -> bool:
+    """Whether a new study in `results` has measured a candidate."""
+    tables = {*folder.glob("results/*/trials.csv")} - {folder / "results/my-study/trials.csv"}
+    return any(",ok," in table.read_text() for table in tables)
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ FOREIGN_SHARE = 0.01
 SUSTAIN_S, FINAL_S, FULL_BUDGET_S = 3.0, 10.0, 600.0
 """On CUDA: seconds of steps before a group is first timed, seconds of timing in a final, and the
 budget for both. Smaller budgets have less, in proportion."""
-EMULATED_S = 2.0
+EMULATED_S = 1.0
 """Seconds of timing at most on an emulated device. Its time is a model's, and more of it tells no
 more."""
 ENERGY_S = {"cpu": 0.5, "cuda": 3.0}

@@ -401,6 +401,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1, help="of each sample, in a batch")
     parser.add_argument("--local_rank", type=int, default=0)
     asked = parser.parse_args()
+    torch.set_num_threads(1)  # others would wait for each other on a busy machine
     getattr(sys.modules[__name__], asked.how)(asked)
     if torch.distributed.is_initialized():
         # Threads of gloo may want the interpreter when it has begun to end, and abort it then.

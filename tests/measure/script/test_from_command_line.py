@@ -33,10 +33,10 @@ def test_a_result_names_the_command_that_starts_it(capsys: pytest.CaptureFixture
         " --accum {grad_accum} --sample-s {wait}"
     )
     asked = ["--script", script, "--micro-batch", "2,4", "--global-batch", "16"]
-    assert main([*asked, "--axis", "wait=0.002", *STUDY]) == 0
+    assert main([*asked, "--axis", "wait=0.02", *STUDY]) == 0
     best = Best.read(Path("study/best.json"))
     config, measured = best.config, best.measured
-    assert (config.world_size, config.seq_len, config.own) == (2, 32, "wait=0.002")
+    assert (config.world_size, config.seq_len, config.own) == (2, 32, "wait=0.02")
     assert config.micro_batch * config.grad_accum * 2 == config.global_batch_samples == 16
     assert measured.tokens == "seen"
     assert measured.waiting_share is not None
@@ -45,7 +45,7 @@ def test_a_result_names_the_command_that_starts_it(capsys: pytest.CaptureFixture
     assert best.command is not None
     assert best.command[-6:] == [
         "--batch", str(config.micro_batch), "--accum", str(config.grad_accum),
-        "--sample-s", "0.002",
+        "--sample-s", "0.02",
     ]  # fmt: skip
     printed = capsys.readouterr().out
     assert "Run:     " in printed
@@ -88,7 +88,7 @@ def test_an_error_of_the_script_is_shown_once(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_batch_by_tokens_is_held_against_what_ran(capsys: pytest.CaptureFixture[str]) -> None:
-    script = f"{PYTHON} {OWN} plain --batch {{tokens_per_batch}} --len 1"
+    script = f"{PYTHON} {OWN} plain --batch {{tokens_per_batch}} --len 1 --sample-s 0.001"
     assert main(["--script", script, "--tokens-per-batch", "64", *STUDY]) == 0
     best = json.loads(Path("study/best.json").read_text())
     assert best["config"]["global_batch_samples"] == 64

@@ -97,10 +97,14 @@ def test_where_nothing_shows_who_shares_data_it_is_as_was_asked_for() -> None:
     assert as_asked(range(3), tp=2).degrees == as_asked(range(3), tp=1).degrees == {"dp": 3}
 
 
-def lab(folder: Path, how: str, ranks: int, words: str = "", **more: str) -> Lab:
-    command = f"{PYTHON} -m torch.distributed.run --nproc_per_node {ranks} {SCRIPT} {how}"
+def lab(
+    folder: Path, how: str, ranks: int, words: str = "", launcher: str = "", **more: str
+) -> Lab:
+    """A script whose ranks it forks, or the launcher starts."""
+    by_launcher = f"{PYTHON} -m {launcher} --nproc_per_node {ranks} {SCRIPT} {how}"
+    command = by_launcher if launcher else f"{PYTHON} {SCRIPT} {how} --ranks {ranks}"
     words = f"{command} --batch {{micro_batch}} --len {{seq_len}} {words}"
-    return Lab(folder, words, **{"micro_batch": "8"} | more)
+    return Lab(folder, words, **{"micro_batch": "8", "world_size": str(ranks)} | more)
 
 
 @pytest.mark.slow
@@ -128,7 +132,8 @@ def lab(folder: Path, how: str, ranks: int, words: str = "", **more: str) -> Lab
 def test_samples_and_tokens_are_those_that_the_script_counts(
     how: str, ranks: int, words: str, degrees: dict[str, int], tmp_path: Path
 ) -> None:
-    result = lab(tmp_path, how, ranks, words).probe()
+    launcher = "torch.distributed.run" if how == "ddp" else ""
+    result = lab(tmp_path, how, ranks, words, launcher).probe()
     assert result.verdict is Verdict.OK, result.reason
     assert result.report is not None
     ran = result.report.ran

@@ -39,7 +39,9 @@ def verify(out: Path, *words: str) -> None:
 def test_the_result_has_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(OWN, tmp_path / "own.py")
     monkeypatch.chdir(tmp_path)
-    script = f"{PYTHON} own.py plain --batch 4 --len 16 --out {{out}} --steps {{steps}}"
+    script = (
+        f"{PYTHON} own.py plain --batch 4 --len 16 --out {{out}} --steps {{steps}} --sample-s 0.02"
+    )
     out = tmp_path / "study"
     said, best = tuned(
         out, script, "--axis", "steps=100000,200000", "--budget", "90s", "--trials", "1"
@@ -64,7 +66,7 @@ def test_the_result_has_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.slow
 def test_rows_of_a_sample_are_known_to_who_goes_on_and_who_verifies(tmp_path: Path) -> None:
-    script = f"{PYTHON} {OWN} plain --batch {{micro_batch}} --rows 2"
+    script = f"{PYTHON} {OWN} plain --batch {{micro_batch}} --rows 2 --sample-s 0.02"
     out = tmp_path / "study"
     begun = subprocess.Popen(
         [sys.executable, "-m", "autotune", "--script", script, "--micro-batch", "2,4",
@@ -92,12 +94,13 @@ def test_rows_of_a_sample_are_known_to_who_goes_on_and_who_verifies(tmp_path: Pa
 @pytest.mark.slow
 def test_ranks_that_share_a_batch_do_not_win_by_counting_it_twice(tmp_path: Path) -> None:
     script = (
-        f"{PYTHON} -m torch.distributed.run --nproc_per_node 2 {PARALLEL} tp --degree {{degree}}"
+        f"{PYTHON} {PARALLEL} tp --ranks {{world_size}} --degree {{degree}}"
         " --batch {micro_batch} --pause-s 0.1"
     )
     _, best = tuned(
-        tmp_path / "study", script, "--micro-batch", "8", "--axis", "degree=1,2", "--budget", "2m"
-    )
+        tmp_path / "study", script, "--micro-batch", "8", "--axis", "degree=1,2",
+        "--world-size", "2", "--budget", "2m",
+    )  # fmt: skip
     assert best.config.own == "degree=1"
     assert (best.config.data_parallel, best.config.degrees) == (2, {"dp": 2})
     assert best.config.global_batch_samples == 16
@@ -112,7 +115,7 @@ def test_degrees_are_searched_and_those_of_the_winner_are_exported(tmp_path: Pat
         "num_attention_heads": 4, "num_key_value_heads": 2,
     }))  # fmt: skip
     script = (
-        f"{PYTHON} -m torch.distributed.run --nproc_per_node {{world_size}} {PARALLEL} tp"
+        f"{PYTHON} {PARALLEL} tp --ranks {{world_size}}"
         " --degree {tp} --batch {micro_batch} --accum {grad_accum} --pause-s 0.1"
     )
     out = tmp_path / "study"
@@ -142,13 +145,13 @@ def test_degrees_are_searched_and_those_of_the_winner_are_exported(tmp_path: Pat
 @pytest.mark.timeout(600)
 def test_a_global_batch_of_ranks_that_share_it_is_exported_and_verified(tmp_path: Path) -> None:
     script = (
-        f"{PYTHON} -m torch.distributed.run --nproc_per_node 2 {PARALLEL} tp"
-        " --batch {micro_batch} --len {seq_len} --config {deepspeed_config}"
+        f"{PYTHON} {PARALLEL} tp --ranks {{world_size}}"
+        " --batch {micro_batch} --len {seq_len} --config {deepspeed_config} --pause-s 0.1"
     )
     out = tmp_path / "study"
     _, best = tuned(
         out, script, "--micro-batch", "8", "--seq-len", "32", "--global-batch", "16",
-        "--zero", "1", "--budget", "4m", "--trials", "1",
+        "--world-size", "2", "--zero", "1", "--budget", "4m", "--trials", "1",
     )  # fmt: skip
     config = best.config
     assert (config.data_parallel, config.grad_accum, config.global_batch_samples) == (1, 2, 16)
