@@ -16,6 +16,7 @@ from dataclasses import replace
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, wait
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -26,8 +27,9 @@ from autotune.measure.runner import channel, local
 from autotune.measure.runner.channel import Channel
 from autotune.space.outcome import Verdict
 from autotune.wire import stream
+from autotune.wire.budget import VirtualTime
 from autotune.wire.dial import Dial
-from autotune.wire.messages import WireError, encode
+from autotune.wire.messages import Message, WireError, encode
 from autotune.wire.ranks import Hello
 from autotune.wire.stream import Stream
 from tests.support import defaults
@@ -157,6 +159,36 @@ def test_a_message_above_the_limit_is_refused_by_its_announcement(open_channel: 
     with pytest.raises(WireError):
         list(peer.arrived())
     assert psutil.Process().memory_info().rss - before < 2**24
+    peer.close()
+
+
+def test_a_peer_is_stuck_within_one_message_and_not_between_many(
+    open_channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, came = VirtualTime(), [Hello(0, pid, "x") for pid in range(3)]
+    frames = [struct.pack("!I", len(data)) + data for data in map(encode, came)]
+    connections: list[Stream] = []
+
+    def greet(dial: Dial) -> None:
+        connections.append(dialled(dial))
+        connections[0].send(encode(came[0]))
+
+    peer = accepted(open_channel, greet)
+    assert peer is not None
+    assert peer.receive() == came[0]
+    monkeypatch.setattr(channel, "time", SimpleNamespace(monotonic=clock))
+
+    def after_most_of_the_timeout(data: bytes) -> list[Message]:
+        clock.advance(0.6 * TIMEOUT_S)
+        os.write(connections[0].fileno(), data)
+        wait([peer], 5)  # type: ignore[list-item]
+        return list(peer.arrived())
+
+    assert after_most_of_the_timeout(frames[1][:9]) == []
+    assert after_most_of_the_timeout(frames[1][9:] + frames[2][:9]) == [came[1]]
+    assert after_most_of_the_timeout(frames[2][9:10]) == []  # each part of a message in time
+    with pytest.raises(WireError, match="does not go on"):
+        after_most_of_the_timeout(frames[2][10:11])
     peer.close()
 
 
