@@ -49,7 +49,8 @@ def _models(workload: Workload, of: Candidate | Build) -> list[ModelSpec]:
     checkpointing, attention, loss, weights, base = _traits_of(of, workload)
     plain = Build(
         depth=of.depth, checkpointing=checkpointing, attention=attention, loss=loss,
-        param_dtype=weights, base=base,
+        # As recorded traces name what is plain.
+        param_dtype="auto" if (weights, base) == ("fp32", "auto") else weights, base=base,
     )  # fmt: skip
     return workload.shallow(plain)
 
