@@ -147,7 +147,8 @@ class Phases:
         self.failed_in = ""
         if self.now:
             self._to("")
-        self._disarm()
+        if self._handle is not None:
+            self._disarm()
 
     def without_gradients(self) -> None:
         """`no_grad` or the like begins."""

@@ -44,7 +44,7 @@ from typing import Any, NamedTuple
 
 VERSION = 1  # of autotune.wire.messages
 EVERY_S = 0.2
-LOOK_SHARE = 0.003
+LOOK_SHARE = 0.001
 """Share of the time for walks through autograd's graph for the batch's shape."""
 FIRST_LOOKS = 4
 STEP_LOOKS = 256
@@ -130,7 +130,7 @@ class _Watch:
         self._link: _Link | None = None
         self._telling = False
         self._left = False
-        self._limited = False
+        self._limited = not self._capacity
         self._inside = 0
         self._since = 0  # backward passes since the last step
         self._grads = 0  # calls of torch.autograd.grad, which a loop may use instead
@@ -153,7 +153,7 @@ class _Watch:
         self._captured: list[_Found | None] = []  # in a CUDA graph: None is a step
         self._whole_share = 1.0  # share of a step's backward passes with a batch of their own
         self._dtype = ""
-        self._optimizers: set[str] = set()  # names of their classes
+        self._optimizers: set[type] = set()
         self._steps: list[dict[str, Any]] = []  # not told yet
         self._ranks: Any = None  # the look at this rank
         self._cuda = False
@@ -213,7 +213,7 @@ class _Watch:
 
     def limit(self) -> None:
         """Let allocations beyond the capacity fail, as on such a device."""
-        if self._limited or not self._capacity or self._cuda != self._is_of_cuda:
+        if self._limited or self._cuda != self._is_of_cuda:
             return
         self._limited = True
         if self._cuda:
@@ -224,34 +224,44 @@ class _Watch:
         import resource
 
         self._torch.ones(2**20).add_(1)  # OpenMP cannot start its threads under a tight limit
-        room = self._capacity - _status_bytes("VmRSS")
+        room = self._capacity - _status_bytes("VmRSS")[0]
         if room < 0:
             raise MemoryError(f"the process holds {-room} bytes more than the capacity")
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        resource.setrlimit(resource.RLIMIT_DATA, (_status_bytes("VmData") + room, hard))
+        resource.setrlimit(resource.RLIMIT_DATA, (_status_bytes("VmData")[0] + room, hard))
 
     def backward(self, tensors: Any) -> None:
-        """A backward pass of these tensors begins."""
-        self.dial()
+        """A backward pass of these tensors begins. Most passes only count."""
         self.phases.backward()
-        roots = [tensors] if isinstance(tensors, self._torch.Tensor) else list(tensors)
-        roots = [each for each in roots if getattr(each, "grad_fn", None) is not None]
-        self.uses(roots)
-        if self._is_capturing():
-            self._captured.append(_look([each.grad_fn for each in roots], self._torch))
-            return
+        if not self._ended:
+            self.dial()
+            self.uses(self._roots(tensors))
+        if self._cuda:
+            if self._is_capturing():
+                self._captured.append(
+                    _look([each.grad_fn for each in self._roots(tensors)], self._torch)
+                )
+                return
+            self._look_at_device()
+        if not self._limited:
+            self.limit()
         self._since += 1
         self._backwards += 1
-        self.limit()
-        self._look_at_device()
-        began = time.perf_counter()
         if self._since == 1:  # a whole step or nothing: a batch may have several losses
-            spare = self._look_s < LOOK_SHARE * (began - self._began_s)
+            spare = self._look_s < LOOK_SHARE * (time.perf_counter() - self._began_s)
             self._looking = spare or self._looks < FIRST_LOOKS
         if self._looking and self._since <= STEP_LOOKS:
+            began = time.perf_counter()
+            roots = self._roots(tensors)
+            self.uses(roots)
             self._note(_look([each.grad_fn for each in roots], self._torch))
             self._looks += 1
             self._look_s += time.perf_counter() - began
+
+    def _roots(self, tensors: Any) -> list[Any]:
+        """Those of the tensors that a graph made."""
+        each_of = [tensors] if isinstance(tensors, self._torch.Tensor) else tensors
+        return [each for each in each_of if getattr(each, "grad_fn", None) is not None]
 
     def _note(self, found: _Found) -> None:
         self._found.append(found)
@@ -276,10 +286,10 @@ class _Watch:
     def _is_capturing(self) -> bool:
         return self._cuda and bool(self._torch.cuda.is_current_stream_capturing())
 
-    def stepped(self, optimizer: Any) -> None:
+    def stepped(self, optimizer: Any, *_: Any) -> None:
         """This optimizer has stepped."""
-        self._optimizers.add(type(optimizer).__name__.lower())
-        if self._is_capturing():
+        self._optimizers.add(type(optimizer))
+        if self._cuda and self._is_capturing():
             self._captured.append(None)
             return
         if not self._since:
@@ -294,6 +304,8 @@ class _Watch:
         """The script itself reports a step."""
         self.dial()
         was, self._explicit = self._explicit, True
+        if self._is_capturing():
+            return  # capturing a graph runs nothing
         if was or self._since or not self._ended:  # else the first one was seen already
             self._step(tokens, samples)
 
@@ -313,8 +325,6 @@ class _Watch:
 
     def _step(self, tokens: int | None, samples: int | None = None) -> None:
         now: Any
-        if self._is_capturing():
-            return  # capturing a graph runs nothing
         if self._cuda:
             now = self._torch.cuda.Event(enable_timing=True)
             # Events are compared on the device of the first one, not on the current device.
@@ -324,33 +334,33 @@ class _Watch:
             now = time.perf_counter()
         if not self._ended or (self._ranks is not None and self._ranks.place is None):
             _harmless(self._look_at_ranks)()
-        all_fed = all(each.fed for each in self._found)  # a later stage, or with LoRA
-        whole = [each for each in self._found if each.fresh and each.fed == all_fed]
-        if whole:
-            self._whole_share = len(whole) / len(self._found)
+        shapes: list[list[list[int]]] = []
+        if self._found:
+            all_fed = all(each.fed for each in self._found)  # a later stage, or with LoRA
+            whole = [each for each in self._found if each.fresh and each.fed == all_fed]
+            if whole:
+                self._whole_share = len(whole) / len(self._found)
+            shapes, self._found = [each.shapes for each in whole if each.shapes], []
         self.phases.stepped()
-        with self._lock:
-            told: dict[str, Any] = {
+        if self._last is None:
+            self._looks = 0  # the first step is not told, so its looks are lost
+        else:
+            told = {
                 "micro_steps": max(1, round(self._whole_share * self._since)),
                 "waited_s": self._waited_s,
                 "tokens": tokens,
                 "samples": samples,
+                "shapes": shapes,
             }
-            told["shapes"], self._found = [each.shapes for each in whole if each.shapes], []
-            if self._last is not None:
-                self._pending.append((self._last, now, told))
-            else:
-                self._looks = 0  # the first step is not told, so its looks are lost
-            self._last, self._since, self._waited_s = now, 0, 0.0
-            self._grads = 0
-            self._ended += 1
-        self._look_at_device()
+            self._pending.append((self._last, now, told))
+        self._last, self._since, self._waited_s, self._grads = now, 0, 0.0, 0
+        self._ended += 1
+        if self._cuda:
+            self._look_at_device()
 
     def _look_at_device(self) -> None:
         """Ask CUDA in the script's own thread: else it would break the capture of a graph."""
-        if not self._cuda:
-            self._settle()
-        elif self._on_cuda() and not self._is_capturing():
+        if self._on_cuda() and not self._is_capturing():
             self._settle()
             now = time.perf_counter()
             if now - self._used_at > EVERY_S:
@@ -359,13 +369,13 @@ class _Watch:
                 self._used, self._used_at = max(0, int(total - free - reserved)), now
 
     def _settle(self) -> None:
-        """Set the seconds of steps that the device has finished."""
+        """Set the seconds of steps that the device has finished. Our own thread asks no event."""
         with self._lock:
             while self._pending:
                 before, after, told = self._pending[0]
                 if isinstance(after, float):
                     told["step_s"] = after - before
-                elif after.query():
+                elif self._cuda and after.query():
                     told["step_s"] = before.elapsed_time(after) / 1e3
                 else:
                     break
@@ -394,6 +404,8 @@ class _Watch:
     def tell(self) -> None:
         if self._link is None:
             return
+        if not self._cuda:
+            self._settle()
         with self._lock:
             steps, self._steps = self._steps, []
         world_size = self._world_size()
@@ -415,7 +427,9 @@ class _Watch:
                 "trainable": self._trainable,
                 "frozen": self._frozen,
                 "dtype": self._dtype,
-                "optimizer": "+".join(sorted(self._optimizers)),
+                "optimizer": "+".join(
+                    sorted({each.__name__.lower() for each in self._optimizers})
+                ),
                 "steps": steps,
                 "place": self._ranks and self._ranks.place,
                 "cpu_s": time.process_time(),
@@ -436,7 +450,7 @@ class _Watch:
 
     def _read(self) -> dict[str, int]:
         """Memory of this process, and its peaks since `_restart`."""
-        found = {"host": _status_bytes("VmHWM"), "resident": _status_bytes("VmRSS")}
+        found = dict(zip(("host", "resident"), _status_bytes("VmHWM", "VmRSS"), strict=True))
         return found | (self._torch.cuda.memory_stats(self._device) if self._on_cuda() else {})
 
     def _restart(self) -> None:
@@ -506,9 +520,10 @@ def _lift() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
 
-def _status_bytes(name: str) -> int:
-    with Path("/proc/self/status").open() as stream:
-        return next((int(s.split()[1]) * 1024 for s in stream if s.startswith(name + ":")), 0)
+def _status_bytes(*names: str) -> list[int]:
+    text = Path("/proc/self/status").read_text()
+    found = [text.partition(f"\n{name}:")[2].split(maxsplit=1) for name in names]
+    return [int(each[0]) * 1024 if each else 0 for each in found]
 
 
 def _numel(parameter: Any) -> int:
@@ -814,7 +829,7 @@ def _attach(torch: Any, watch: _Watch) -> None:
         if (reset := getattr(torch._C, name, None)) is not None:
             setattr(torch._C, name, _with(_harmless(watch.keep), reset))
     optimizers = importlib.import_module("torch.optim.optimizer")
-    optimizers.register_optimizer_step_post_hook(lambda optimizer, *_: stepped(optimizer))
+    optimizers.register_optimizer_step_post_hook(stepped)
     make = optimizers.Optimizer.__init__
 
     @functools.wraps(make)
