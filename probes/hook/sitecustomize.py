@@ -46,6 +46,8 @@ VERSION = 1  # of autotune.wire.messages
 EVERY_S = 0.2
 LOOK_SHARE = 0.001
 """Share of the time for walks through autograd's graph for the batch's shape."""
+VARIED = 3
+"""So much more of it once two batches had unlike shapes."""
 FIRST_LOOKS = 4
 STEP_LOOKS = 256
 """The most looks in one step: an endless one is not looked at for ever."""
@@ -148,6 +150,8 @@ class _Watch:
         self._began_s = time.perf_counter()
         self._look_s = 0.0
         self._looks = 0
+        self._shapes: list[list[int]] = []
+        self._varied = False
         self._looking = False
         self._found: list[_Found] = []  # by the looks of this step
         self._captured: list[_Found | None] = []  # in a CUDA graph: None is a step
@@ -248,7 +252,8 @@ class _Watch:
         self._since += 1
         self._backwards += 1
         if self._since == 1:  # a whole step or nothing: a batch may have several losses
-            spare = self._look_s < LOOK_SHARE * (time.perf_counter() - self._began_s)
+            share = LOOK_SHARE * (VARIED if self._varied else 1)
+            spare = self._look_s < share * (time.perf_counter() - self._began_s)
             self._looking = spare or self._looks < FIRST_LOOKS
         if self._looking and self._since <= STEP_LOOKS:
             began = time.perf_counter()
@@ -265,6 +270,8 @@ class _Watch:
 
     def _note(self, found: _Found) -> None:
         self._found.append(found)
+        self._varied |= bool(self._shapes) and found.shapes != self._shapes
+        self._shapes = found.shapes
         self._trainable = max(self._trainable, found.parameters)
         self._dtype = found.dtype or self._dtype
 

@@ -250,6 +250,22 @@ def test_several_losses_of_one_batch_are_one_micro_step(tmp_path: Path) -> None:
     assert process.shapes == [[[3, 16]]] * len(process.shapes)
 
 
+@pytest.mark.parametrize(("lengths", "looks"), [((16, 16), 4), ((16, 12), 20)])
+def test_batches_that_vary_are_looked_at_more_often(
+    tmp_path: Path, lengths: tuple[int, int], looks: int
+) -> None:
+    program = f"""
+        import _autotune_hook
+        _autotune_hook.LOOK_SHARE, _autotune_hook.VARIED = 1e-9, 1e12
+        model = net()
+        for i in range(21):
+            loss_of(model, ids[:, :{lengths}[i % 2]]).backward()
+            torch.optim.SGD(model.parameters(), lr=1e-3).step()
+    """
+    (told,), _, _ = watched(tmp_path, MODEL + textwrap.dedent(program))
+    assert len(told.shapes) == looks
+
+
 CHUNKS = (
     MODEL
     + """
