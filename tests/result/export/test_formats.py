@@ -49,6 +49,8 @@ def best(request: pytest.FixtureRequest) -> Best:
 def test_packing_is_told_and_how_its_rows_differ(attention: str) -> None:
     best = result("ddp", 0, pack="on", attention=attention)
     trl, axolotl = (EXPORTS[name].make(best) for name in ("trl", "axolotl"))
+    assert trl is not None
+    assert axolotl is not None
     in_rows = attention == "sdpa"
     assert json.loads(trl.files["trl.json"])["packing"] is True
     assert any("packed micro-batch is one row" in line for line in trl.warnings) is in_rows
