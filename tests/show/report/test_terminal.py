@@ -617,13 +617,13 @@ def test_what_was_not_tried_of_a_model_is_said_with_what_would_try_it() -> None:
 @pytest.mark.parametrize(
     ("command", "written_bytes", "said"),
     [
-        (("python", "train.py"), None, "(once, 2 s)."),
+        (["python", "train.py"], None, "(once, 2 s)."),
         (None, None, "(once, 2 s, not written to a disk)."),
         (None, 2**30, "(once, 2 s to write 1.00 GiB)."),
     ],
 )
 def test_phases_are_said_with_what_one_time_takes(
-    command: tuple[str, ...] | None, written_bytes: int | None, said: str
+    command: list[str] | None, written_bytes: int | None, said: str
 ) -> None:
     found = replace(best(record(A)), command=command)
     peaks = found.measured.peak_bytes
