@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from autotune.wire.emulated import emulating
 from autotune.wire.ranks import Entered, ModelSpec, Probe, Progress, Rows
 from autotune.wire.reports import EVALUATE, SAVE, TRAIN, InPhase, Peaks, Report
 from autotune.wire.stopping import Phase, Series, Steps
@@ -26,6 +27,7 @@ from probes.conditions import Watch
 from probes.engines import Engine
 from probes.memory import Meter
 from probes.models import Batch, family
+from probes.scratch import Scratch
 from probes.world import World
 
 Compiles = Literal["", "model", "optimizer"]
@@ -149,7 +151,10 @@ class Live:
             phases[EVALUATE] = self._in_phase(lambda: self._evaluate(batch))
         if probe.save:
             tell(Entered(Phase.SAVE))
-            phases[SAVE] = self._in_phase(lambda: self.engine.save(full=probe.save == "full"))
+            scratch = Scratch("" if emulating() else probe.save_to)
+            saved = self._in_phase(lambda: self.engine.save(scratch, full=probe.save == "full"))
+            written_bytes = 0 if emulating() else self.world.total(scratch.written_bytes)
+            phases[SAVE] = replace(saved, written_bytes=written_bytes)
         if len(phases) == 1:
             return report
         peaks = Peaks.largest([report.peaks, *(each.peaks for each in phases.values())])

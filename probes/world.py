@@ -42,6 +42,11 @@ class World:
         dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
         return [float(value) for value in agreed.tolist()]
 
+    def total(self, size: int) -> int:
+        """The sum of `size` over ranks."""
+        mine = torch.tensor([size], dtype=torch.int64, device=self.device)
+        return int(self.gathered(mine).sum())
+
     def gathered(self, mine: Tensor) -> Tensor:
         """`mine` of all ranks, one after the other; all are of its shape."""
         if self.size == 1:

@@ -224,7 +224,7 @@ def _begin(asked: Tune, argv: list[str], held: ExitStack) -> Setup | None:
 
     options = asked.options
     refuse_used_folder(options.output.out)
-    read_mix(options.space)  # its errors come before a device is opened
+    read_mix(options)  # its errors come before a device is opened
     options = _with_storage(options)
     testbed = _opened(options, held)
     space = testbed.space(options)

@@ -178,6 +178,9 @@ class PhaseTook:
     """Number of occurrences; None for training."""
     tokens_per_s: Rate | None = None
     """With a hot expert, of one step; None where lengths differ, and of what trains nothing."""
+    written_bytes: int | None = None
+    """Size of a model's checkpoint over all ranks, whose `seconds` include the disk's; None if
+    nothing was written."""
 
 
 @dataclass(frozen=True, kw_only=True)

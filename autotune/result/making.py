@@ -289,8 +289,9 @@ def _took(found: InPhase, tokens: float | None = None) -> PhaseTook:
         return PhaseTook(peak_bytes=peak_bytes)
     rate = tokens and tokens * found.count / found.seconds
     return PhaseTook(
-        peak_bytes=peak_bytes, seconds=found.seconds, count=found.count, tokens_per_s=rate
-    )
+        peak_bytes=peak_bytes, seconds=found.seconds, count=found.count, tokens_per_s=rate,
+        written_bytes=found.written_bytes or None,
+    )  # fmt: skip
 
 
 def _phase(name: str) -> Phase:

@@ -151,6 +151,8 @@ class ProbeEnd:
     """By axis, values that a script runs for any request."""
     log: str = ""
     """Name of the log of rank 0, or of a script's launch. It covers all trials of the group."""
+    needs_s: float | None = None
+    """Seconds that a launch needs whose time ran out; None if it made no step."""
 
     @property
     def ended(self) -> dict[str, Any]:

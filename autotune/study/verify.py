@@ -92,7 +92,9 @@ def verify(
         )
     planned = max(QUARTERS * best.cycle_steps, min(steps, possible))
     with training(best, limit_s=limit_s, logs=logs, note=note, stop=stop) as run:
-        note(f"training {planned} of {steps} steps, about {planned * step_s:.0f} s")
+        of = f" of {steps}" if planned < steps else ""
+        more = "; fewer do not have every length of the mix" if planned > steps else ""
+        note(f"training {planned}{of} steps, about {planned * step_s:.0f} s{more}")
         made = 0
         try:
             before = run(_steps(best, SHORT_STEPS), fresh=True)

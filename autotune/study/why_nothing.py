@@ -50,11 +50,26 @@ def why_nothing(
         again = "; repair it, and start with a new --out: --resume repeats nothing"
         what = f"{first}{again if tried[0].outcome.verdict.broke else ''}"
         return StudyEnd(Ending.NO_MEASUREMENT, f"nothing could be measured; {what}")
-    more = max(2, math.ceil(2 * budget_s / 60))
-    early = f"the budget ended before anything was measured; try --budget {more}m"
+    early = f"the budget ended before anything was measured; {_more(records, budget_s)}"
     saw = next((r.outcome.reason.partition("; ")[2] for r in records), "")
     early += f" ({saw})" if saw else ""
     return StudyEnd(Ending.NO_MEASUREMENT, early)
+
+
+def _more(records: Sequence[Record], budget_s: float) -> str:
+    """What to do after a budget in which nothing was measured."""
+    minutes = max(2, math.ceil(2 * budget_s / 60))
+    if not records:
+        return f"try --budget {minutes}m"
+    first = records[0].outcome
+    if first.needs_s is not None:
+        of_ten = max(minutes, math.ceil(10 * first.needs_s / 60))
+        return (
+            f"a launch needs {first.needs_s:.0f} s, and a search ten or more: --budget {of_ten}m"
+        )
+    if first.log:
+        return f"logs/{first.log} may say why; if it only started, try --budget {minutes}m"
+    return f"try --budget {minutes}m"
 
 
 def _cause(of: Record, space: Space) -> str:

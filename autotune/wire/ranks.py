@@ -96,6 +96,8 @@ class Probe:
     """Samples of an evaluation batch, after all steps; 0 for none."""
     save: str = ""
     """How to make a checkpoint after all steps, of `SAVES`; empty for none."""
+    save_to: str = ""
+    """Folder to write it to, for a moment; empty to write nothing."""
 
     def samples(self, rank: int) -> int:
         """Samples of a micro-step of `rank`."""

@@ -60,6 +60,8 @@ class InPhase:
     """Sum over all occurrences; 0 for training."""
     count: int
     """Number of occurrences; 0 for training."""
+    written_bytes: int = 0
+    """Size of a model's checkpoint, over all ranks; 0 if none was written."""
 
     @classmethod
     def largest(cls, several: Sequence[Mapping[str, InPhase]]) -> dict[str, InPhase]:
@@ -71,6 +73,7 @@ class InPhase:
                 peaks=Peaks.largest([each.peaks for each in found]),
                 seconds=max(each.seconds for each in found),
                 count=max(each.count for each in found),
+                written_bytes=max(each.written_bytes for each in found),
             )
             for name, found in of.items()
         }

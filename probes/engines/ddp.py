@@ -6,8 +6,9 @@ scaler. torch's documentation advises this for mixed precision.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,6 @@ from autotune.wire.ranks import Start
 from autotune.wire.recipe import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE
 from probes.engines import (
     FirstStep,
-    Nowhere,
     count,
     evaluated,
     is_muon,
@@ -81,10 +81,10 @@ class DdpEngine:
         with self._autocast():
             return evaluated(self._module, lambda: self._family.loss(self._model, batch))
 
-    def save(self, *, full: bool) -> None:
+    def save(self, write: Callable[[Any], None], *, full: bool) -> None:
         if self._rank == 0:  # all ranks have all
             weights = {n: p for n, p in self._module.named_parameters() if p.requires_grad}
-            torch.save([weights, [each.state_dict() for each in self._optimizers]], Nowhere())
+            write([weights, [each.state_dict() for each in self._optimizers]])
 
     def update(self) -> None:
         for optimizer in self._optimizers:

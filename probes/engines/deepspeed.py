@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from autotune.wire.ranks import Start
 from probes import memory
-from probes.engines import DTYPES, FirstStep, Nowhere, count, evaluated, is_muon, made, trained
+from probes.engines import DTYPES, FirstStep, count, evaluated, is_muon, made, trained
 from probes.faults import UnsupportedError
 from probes.models import Batch, FamilyModels, family
 from probes.world import World
@@ -94,8 +94,8 @@ class DeepSpeedEngine:
         cast = self._cast(batch)
         return evaluated(self._engine, lambda: self._family.loss(self._engine, cast))
 
-    def save(self, *, full: bool) -> None:
-        self._engine.checkpoint_engine = _Unwritten()
+    def save(self, write: Callable[[Any], None], *, full: bool) -> None:
+        self._engine.checkpoint_engine = _Written(write)
         with TemporaryDirectory() as folder:  # small files of its own
             self._engine.save_checkpoint(folder, save_latest=False, exclude_frozen_parameters=True)
         if full and self._engine.zero_optimization_partition_weights():
@@ -103,7 +103,7 @@ class DeepSpeedEngine:
                 exclude_frozen_parameters=True
             )
             if whole is not None:  # of the first rank
-                torch.save(whole, Nowhere())
+                write(whole)
 
     def _cast(self, batch: Batch) -> Batch:
         """Floats in the weights' dtype: in bf16 and fp16 DeepSpeed only casts weights."""
@@ -116,11 +116,15 @@ class DeepSpeedEngine:
         self._engine.step()
 
 
-class _Unwritten(TorchCheckpointEngine):  # type: ignore[misc]
-    """Makes checkpoints that nothing keeps."""
+class _Written(TorchCheckpointEngine):  # type: ignore[misc]
+    """Has `write` take the files of a checkpoint."""
+
+    def __init__(self, write: Callable[[Any], None]) -> None:
+        super().__init__()
+        self._write = write
 
     def save(self, state_dict: Any, path: str) -> None:
-        torch.save(state_dict, Nowhere())
+        self._write(state_dict)
 
 
 def free_memory_from_torch(accelerator: Any) -> None:

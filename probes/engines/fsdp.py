@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from autotune.wire.ranks import Start
-from probes.engines import DTYPES, Nowhere
+from probes.engines import DTYPES
 from probes.engines.ddp import DdpEngine
 from probes.faults import UnsupportedError
 from probes.models import FamilyModels
@@ -39,14 +41,13 @@ class FsdpEngine(DdpEngine):
     def _autocasts_to(self, start: Start) -> torch.dtype | None:
         return None  # FSDP's own policy casts
 
-    def save(self, *, full: bool) -> None:
+    def save(self, write: Callable[[Any], None], *, full: bool) -> None:
         options = StateDictOptions(
             full_state_dict=full, cpu_offload=full, ignore_frozen_params=True
         )
         state = get_state_dict(self._module, self._optimizers, options=options)
         if self._rank == 0 or not full:
-            mine = tree_map_only(DTensor, DTensor.to_local, state)
-            torch.save(mine, Nowhere())
+            write(tree_map_only(DTensor, DTensor.to_local, state))
 
     def _sync(self, last: bool) -> AbstractContextManager[None]:
         assert isinstance(self._module, FSDPModule)

@@ -421,7 +421,12 @@ class _Watch:
             with self._lock:
                 found = self.phases.found()
             phases = {
-                name: {"count": count, "seconds": seconds, "peaks": self._peaks_in(most)}
+                name: {
+                    "count": count,
+                    "seconds": seconds,
+                    "peaks": self._peaks_in(most),
+                    "written_bytes": 0,
+                }
                 for name, (count, seconds, most) in found.items()
             }
         self._send(

@@ -27,6 +27,8 @@ WRONG: list[tuple[list[str], str]] = [
     (["plan", "--gpus", "1,2x80GiB", "--solve", "gpus"], "one number of GPUs"),
     (["plan", "--gpus", "8x80GiB", "--solve", "gpus"], "name the GPU alone, e.g. 80GiB"),
     (["plan", "--gpus", "80GiB", "--solve", "seq_len", "--seq-len", "64"], "leave one of"),
+    (["plan", "--gpus", "80GiB", "--solve", "seq_len", "--model", "vit-base"],
+     "--solve seq_len: vit-base: a token is a patch, 196 of an image of 224x224"),
     (["plan", "--gpus", "80GiB", "--solve", "micro_batch", "--micro-batch", "4"], "leave one of"),
     (["plan", "--gpus", "4x80GiB", "--solve", "money"], "money"),
     ([*OF_SCRIPT, "--solve", "gpus"], "--solve: not with --script"),

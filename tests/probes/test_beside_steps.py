@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -12,8 +13,9 @@ from torch import nn
 
 from autotune.result.best import Best
 from probes import engines
-from probes.engines import Nowhere, evaluated
+from probes.engines import evaluated
 from probes.engines.ddp import DdpEngine
+from probes.scratch import FREE_BYTES, Scratch
 from tests.support.programs import autotune
 
 TINY = ("--device", "cpu", "--model", "gpt2-tiny", "--depth", "1", "--seq-len", "32",
@@ -59,6 +61,8 @@ def test_ranks_of_any_engine_evaluate_and_save(engine: str, save: str, tmp_path:
     assert [phases[name].count for name in ("evaluate", "save")] == [1, 1]
     assert phases["evaluate"].peak_bytes.device > phases["train"].peak_bytes.device
     assert best.measured.peak_bytes.device == max(p.peak_bytes.device for p in phases.values())
+    assert (phases["save"].written_bytes or 0) > 2**18
+    assert not [each for each in (tmp_path / "study").rglob("*") if ".pt" in each.name]
 
 
 @pytest.mark.slow
@@ -74,17 +78,8 @@ def test_a_model_whose_evaluation_has_no_room_does_not_win(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_checkpoint_has_what_is_trained_and_its_optimizer(
-    rank: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Written(Nowhere):
-        size = 0
-
-        def write(self, data: Any, /) -> int:
-            Written.size += len(data)
-            return super().write(data)
-
-    monkeypatch.setattr("probes.engines.ddp.Nowhere", Written)
+def test_a_checkpoint_has_what_is_trained_and_its_optimizer(rank: int, tmp_path: Path) -> None:
+    scratch = Scratch(str(tmp_path))
     module = nn.Linear(64, 64)
     module.bias.requires_grad = False
     optimizer = torch.optim.AdamW(engines.trained(module))
@@ -92,8 +87,20 @@ def test_a_checkpoint_has_what_is_trained_and_its_optimizer(
     optimizer.step()
     engine = object.__new__(DdpEngine)
     engine._module, engine._optimizers, engine._rank = module, [optimizer], rank
-    engine.save(full=True)
+    engine.save(scratch, full=True)
     if rank:  # the first one saves for all
-        assert Written.size == 0
+        assert scratch.written_bytes == 0
     else:
-        assert 3 * 4 * 64**2 < Written.size < 4 * 4 * 64**2
+        assert 3 * 4 * 64**2 < scratch.written_bytes < 4 * 4 * 64**2
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_disk_without_room_keeps_nothing_of_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = iter([FREE_BYTES + 2**20, *[FREE_BYTES] * 100])
+    monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_bavail=next(room), f_frsize=1))
+    scratch = Scratch(str(tmp_path))
+    scratch(torch.ones(2**16))
+    scratch(torch.ones(2**16))
+    assert scratch.written_bytes == 0

@@ -54,7 +54,7 @@ class CountingEngine:
         self.calls += f"e{len(batch['ids_bt'])}"
         return []
 
-    def save(self, *, full: bool) -> None:
+    def save(self, write: Callable[[Any], None], *, full: bool) -> None:
         self.calls += "f" if full else "s"
 
     def prepare(self, micro_batch: int, micro_steps: int, weight: float = 1.0) -> None:

@@ -100,6 +100,32 @@ def test_a_winner_that_runs_out_of_memory_does_not_hold_and_its_logs_stay(
     assert found.ran_out == "no memory; see group001-rank0.log"
 
 
+@pytest.mark.parametrize(
+    ("cycle", "steps", "said"),
+    [
+        (1, 40, "training 40 steps, about"),
+        (1, 10**9, f"training 980 of {10**9} steps, about"),
+        (16, 40, "training 64 steps, about 64 s; fewer do not have every length of the mix"),
+    ],
+)
+def test_the_steps_are_told_as_they_are_made(
+    cycle: int, steps: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = replace(BEST.measured, step_s=structs.replace(BEST.measured.step_s, median=1.0))
+    mixed = replace(BEST, measured=second)
+    monkeypatch.setattr(Best, "cycle_steps", cycle)
+
+    @contextmanager
+    def training(best: Best, **_: object) -> Iterator[verify.Training]:
+        ran = ScriptedRunner(lambda job: Result(verdict=Verdict.OOM, reason="no memory"))
+        yield verify.Training(ran, best, best.config.candidate, open_device("cpu"))
+
+    monkeypatch.setattr(verify, "training", training)
+    notes: list[str] = []
+    verify.verify(mixed, steps=steps, limit_s=1000.0, logs=tmp_path, note=notes.append)
+    assert notes[0].startswith(said)
+
+
 def test_a_gpu_is_held_to_three_percent() -> None:
     on_gpu = result("ddp", 0, kind="cuda")
     long = run_of([1.04 * on_gpu.measured.step_s.median] * 200)

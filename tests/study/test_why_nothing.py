@@ -24,6 +24,26 @@ def test_what_was_seen_meanwhile_is_said() -> None:
     assert ended.message.endswith("--budget 2m (it imported torch, and made no backward pass)")
 
 
+@pytest.mark.parametrize(
+    ("needs_s", "log", "advice"),
+    [
+        (30.0, "launch1.log", "a launch needs 30 s, and a search ten or more: --budget 5m"),
+        (3.0, "launch1.log", "a launch needs 3 s, and a search ten or more: --budget 2m"),
+        (None, "launch1.log", "logs/launch1.log may say why; if it only started, try --budget 2m"),
+        (None, "", "try --budget 2m"),
+    ],
+)
+def test_what_to_do_follows_from_what_took_the_budget(
+    needs_s: float | None, log: str, advice: str
+) -> None:
+    outcome = Outcome(
+        verdict=Verdict.SKIPPED, reason="the budget ended; it did this", needs_s=needs_s, log=log
+    )
+    records = [Record(0, "search", space().candidates[0], outcome)]
+    ended = why_nothing(records, space(), None, 60.0)
+    assert ended.message.endswith(f"; {advice} (it did this)")
+
+
 SPACE = space()
 SMALL = [c for c in SPACE.candidates if (c.depth, c.seq_len, c.micro_batch) == (2, 64, 1)]
 """Without checkpointing and with: one of them is no larger than each candidate."""

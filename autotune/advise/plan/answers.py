@@ -174,12 +174,21 @@ def solve_micro_batch(asked: PlanRequest, gpus: int, helpers: Helpers) -> Answer
 
 
 def solve_seq_len(asked: PlanRequest, gpus: int, helpers: Helpers) -> Answer:
-    """The longest samples that fit with a requested micro_batch; a multiple of 128."""
-    recipe = FAMILIES[asked.options.model.family].recipe(asked.options.model.asked)
-    most = FAMILIES[asked.options.model.family].most_seq_len(recipe)
+    """The longest samples that fit with a requested micro_batch; a multiple of 128.
+
+    Raises:
+        UsageError: the model takes none of these lengths, or the plan refuses its options.
+    """
+    family = FAMILIES[asked.options.model.family]
+    recipe = family.recipe(asked.options.model.asked)
+    most = family.most_seq_len(recipe)
     longest = most or _LAST_LENGTH
     sizes = asked.options.space.axes.get("micro_batch") or (1,)
     every = [*range(_LENGTHS_APART, longest, _LENGTHS_APART), longest]
+    if why := family.wrong_length(recipe, longest):
+        why = why.partition("; ")[0]
+        raise UsageError(f"--solve seq_len: {asked.options.model.name}: {why}; leave it out")
+    every = [length for length in every if not family.wrong_length(recipe, length)]
     lengths = [n for n in every if _divides(asked, gpus, n)] or every
     helpers.lengths = lengths
     low, high = -1, len(lengths)

@@ -318,6 +318,7 @@ def pools(
                 limits=limits,
                 seed=wiring.seed,
                 alone=alone,
+                folder=str(wiring.logs.absolute()),
             ),
             Places(seating, slot),
             wiring,

@@ -30,6 +30,8 @@ class Requests:
     seed: int = 0
     alone: bool = False
     """See `Start.alone`."""
+    folder: str = ""
+    """Where ranks write a checkpoint for a moment; empty for nowhere."""
 
     def start(self, candidate: Candidate) -> Start:
         """For a group of that build; the group adds each rank's own fields."""
@@ -62,8 +64,9 @@ class Requests:
         )
         if job.phases:
             plain = replace(
-                plain, rule=_FEW, eval_batch=self.workload.eval_batch, save=self.workload.save
-            )
+                plain, rule=_FEW, eval_batch=self.workload.eval_batch, save=self.workload.save,
+                save_to=self.folder,
+            )  # fmt: skip
         if (mix := self.workload.length_mix) is None:
             return plain
         batches = mix.batches(job.candidate, self.workload.world_size)

@@ -363,8 +363,11 @@ class Launches:
         """
         now = time.monotonic()
         if now > deadline:
-            reason = f"{OUT_OF_BUDGET}; {_too_slow(launch, ranks, job)}{self._busy()}"
-            return Result(verdict=Verdict.SKIPPED, reason=reason)
+            slow, needs_s = _too_slow(launch, ranks, job)
+            return Result(
+                verdict=Verdict.SKIPPED, reason=f"{OUT_OF_BUDGET}; {slow}{self._busy()}",
+                needs_s=needs_s, log=launch.log.name,
+            )  # fmt: skip
         stepping = ranks.made > 0
         # Before the first step, a script may load data, evaluate, or compile.
         busy = launch.in_phase or not stepping
@@ -579,18 +582,20 @@ def _saw(launch: Launch, *, in_time: bool = True) -> str:
     return f"it made {steps}, too few to measure; let it train for longer{stopped}"
 
 
-def _too_slow(launch: Launch, ranks: Ranks, job: Job) -> str:
-    """What took the time of a launch with too few steps."""
+def _too_slow(launch: Launch, ranks: Ranks, job: Job) -> tuple[str, float | None]:
+    """What took the time of a launch with too few steps, and the seconds that it needs."""
     if not ranks.made or launch.first_step is None:
-        return _saw(launch, in_time=False)
+        return _saw(launch, in_time=False), None
     step_s = max(ranks.step_s(number, 1) for number in range(ranks.made))
     rule = job.rule
     needed = 1 + ROUGH_STEPS if _may_be_rough(job) else rule.warmup_steps + rule.timed_steps
     needed *= ranks.cycle or 1
-    return (
-        f"its first step began after {launch.first_step - launch.began:.0f} s, a step took"
-        f" {step_s:.2g} s, and a probe needs {needed} steps"
+    start_s = launch.first_step - launch.began
+    said = (
+        f"its first step began after {start_s:.0f} s, a step took {step_s:.2g} s, and a probe"
+        f" needs {needed} steps"
     )
+    return said, start_s + needed * step_s
 
 
 def _may_be_rough(job: Job) -> bool:

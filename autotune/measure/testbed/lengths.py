@@ -25,18 +25,23 @@ MOST_LENGTH = 10**9 - 1
 AT_ONCE = 2**20
 
 
-def read_mix(asked: SpaceOptions) -> LengthMix | None:
-    """The mix that `asked` names; None if it names none.
+def read_mix(options: Options) -> LengthMix | None:
+    """The mix of the file that `options` name; None if they name none.
 
     Raises:
         UsageError: the file cannot be read, or has other content.
     """
+    asked, sizes = options.space, options.model.image_size or ()
     if asked.length_mix is None:
         flags = [axis.flag for name, axis in rows(Batching).items() if name in asked.axes]
-        for flag in flags + ["--run-steps"] * (asked.run_steps is not None):
+        if flags and sizes:
             raise UsageError(
-                f"{flag}: all samples have one length; add --length-mix FILE, or leave it out"
+                f"{flags[0]}: not with --image-size, whose batches are padded to their longest"
+                " sample; leave it out"
             )
+        for flag in flags + ["--run-steps"] * (asked.run_steps is not None and len(sizes) < 2):
+            more = "name several sizes in --image-size" if sizes else "add --length-mix FILE"
+            raise UsageError(f"{flag}: all samples have one length; {more}, or leave it out")
         return None
     path, flag = Path(asked.length_mix), f"--length-mix {asked.length_mix}"
     if path.suffix not in _READERS:
@@ -79,9 +84,9 @@ def _histogram(path: Path, size_bytes: int, changed_ns: int) -> Counter[int]:
 
 def at_longest(options: Options) -> Options:
     """`options` with all samples as long as the longest. Raises as `read_mix` does."""
+    mix = read_mix(options)
     if sizes := options.model.image_size:
-        options = options.but(image_size=(max(sizes, key=math.prod),))
-    mix = read_mix(options.space)
+        options = options.but(image_size=(max(sizes, key=math.prod),), run_steps=None)
     if mix is None:
         return options
     seq_len = options.space.axes.get("seq_len") or (padded_longest(options.space, mix),)

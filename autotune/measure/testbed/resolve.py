@@ -32,7 +32,7 @@ from autotune.measure.testbed.stages import stages_and_offloads
 from autotune.measure.testbed.unlike import rank_capacities, with_vectors
 from autotune.space.axes import AXES
 from autotune.space.engines import AUTO, engine_for
-from autotune.space.mix import LengthMix
+from autotune.space.mix import RUN_STEPS, LengthMix
 from autotune.space.models import FAMILIES, gpt
 from autotune.space.models.defaults import Defaults, shown_sizes
 from autotune.space.options import Options
@@ -174,7 +174,7 @@ def _model(options: Options, device_kind: str, known: Workload | None, *, fused:
     defaults = family.defaults(recipe, device_kind)
     if options.space.length_mix is not None and (why := family.one_length(recipe)):
         raise UsageError(f"--length-mix {options.space.length_mix}: {why}; leave it out")
-    mix = known.length_mix if known is not None else read_mix(options.space)
+    mix = known.length_mix if known is not None else read_mix(options)
     depths = options.space.axes.get("depth", defaults.depth)
     seq_lens = _cut_to(options, None if recipe.get("images") else mix, recipe, defaults)
     for depth in depths:
@@ -190,7 +190,11 @@ def _model(options: Options, device_kind: str, known: Workload | None, *, fused:
                 f"--seq-len {listed(seq_lens)}: with several sizes of images, name one: the"
                 " length of a sample with the largest"
             )
-        mix = LengthMix.of(shown_sizes(each["size"] for each in recipe["images"]), found)
+        mix = LengthMix.of(
+            shown_sizes(each["size"] for each in recipe["images"]),
+            found,
+            run_steps=options.space.run_steps or RUN_STEPS,
+        )
         recipe = recipe | {"longest": max(seq_lens)}
     return _Model(recipe=recipe, defaults=defaults, depths=depths, seq_lens=seq_lens, mix=mix)
 

@@ -18,6 +18,11 @@ from autotune.units import gib
 
 NAME = "micro_batch_per_rank"
 _FLAG = AXES[NAME].flag
+_STEP = 1.2
+"""The next ratio of ranks' samples is so many times larger, at most. Of two cards the best of such
+ratios then gives 95 % of the rate at the best of all, or more."""
+_BEYOND = 1
+"""Steps beyond the speeds of data sheets: cards may differ by more."""
 
 
 def rank_capacities(
@@ -101,16 +106,19 @@ def _vectors(
 
 
 def _shares(device: Device, capacities: Sequence[int]) -> Iterator[list[float]]:
-    """Samples of each rank for one of the least: by memory, by half of that, and by the speeds of
-    data sheets, if they know the cards."""
+    """Samples of each rank for one of the least: by memory, and in steps from alike ranks to the
+    speeds of data sheets and beyond; to memory where they do not know the cards."""
     by_memory = [size / min(capacities) for size in capacities]
     yield by_memory
-    yield [math.sqrt(of) for of in by_memory]
     speeds = {card.nvml_name: card.flops_per_s for card in CARDS}
     known = [speeds.get(info.name) for info in device.infos[: len(capacities)]]
     rates = [rate for rate in known if rate is not None]
+    most = by_memory
     if len(rates) == len(capacities):
-        yield [rate / min(rates) for rate in rates]
+        most = [rate / min(rates) for rate in rates]
+    steps = math.ceil(math.log(max(most)) / math.log(_STEP))
+    for step in range(1, steps + _BEYOND + 1 if steps else 1):
+        yield [of ** (step / steps) for of in most]
 
 
 def _is_round(size: int) -> bool:

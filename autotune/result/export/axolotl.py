@@ -59,6 +59,10 @@ def export(best: Best) -> Exported:
         every = {"lora_target_linear": True}
         found |= {"lora_target_modules": list(lora.targets)} if lora.targets else every
         found |= dict.fromkeys(_KERNELS, False) | _BASES.get(config.base, {})
+    if config.pack == "on":
+        says.add("pack")
+        in_rows = config.attention != "flash_attention_2"  # flash attention takes one long row
+        found |= {"sample_packing": True, "multipack_real_batches": in_rows}
     if config.attention != "auto":
         found["attn_implementation"] = config.attention
     instead, comments = fallback(config.checkpointing), []

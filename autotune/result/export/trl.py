@@ -33,6 +33,7 @@ def sft_config(output_dir, **own):
                 found[name.replace("activation", "gradient", 1)] = found.pop(name)
     return SFTConfig(output_dir, **found)
 '''
+_ONE_ROW = "a packed micro-batch is one row, whose mask needs more memory without flash attention"
 _LORA = '''
 
 def peft_config():
@@ -60,6 +61,11 @@ def export(best: Best) -> Exported:
     if config.loss == "chunked":  # an option of TRL before 1.16; later ones have no other loss
         says.add("loss")
         found["loss_type"] = "chunked_nll"
+    if config.pack == "on":
+        says.add("pack")
+        found["packing"] = True
+        if config.attention != "flash_attention_2" and config.micro_batch > 1:
+            instead += (_ONE_ROW,)
     files: dict[str, Any] = {"trl.json": found, "trl_config.py": _PYTHON}
     if (lora := best.lora) is not None:
         adapters = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from autotune.result.best import FINALS, Best, Config, Measured, Routed, Tie
+from autotune.result.best import FINALS, Best, Config, Measured, PhaseTook, Routed, Tie
 from autotune.show.report.cells import cells_table, joules, product, same_batch_table
 from autotune.show.report.objective import of_objective, rate
 from autotune.show.report.text import counts_text, paragraph, print_lines, printable, si, visible
@@ -298,16 +298,25 @@ def _phases(best: Best) -> list[str]:
     if best.measured.phases:
         each = (
             f"{gib(found.peak_bytes.device)} {DURING[name]}"
-            + (f" ({_times(found.count, found.seconds or 0.0)})" if found.count else "")
+            + (f" ({_times(found)}{_on_disk(best, name, found)})" if found.count else "")
             for name, found in best.measured.phases.items()
         )
         said.append(f"Peaks: {', '.join(each)}.")
     return said + not_seen(best.unseen, asked=best.phase_args, of_script=best.command is not None)
 
 
-def _times(count: int, seconds: float) -> str:
-    each = f"{seconds / count:.2g} s"
+def _times(found: PhaseTook) -> str:
+    count = found.count or 1
+    each = f"{(found.seconds or 0.0) / count:.2g} s"
     return f"once, {each}" if count == 1 else f"{count} times, {each} each"
+
+
+def _on_disk(best: Best, name: str, found: PhaseTook) -> str:
+    """What a model's checkpoint took of the disk."""
+    if name != SAVE or best.command is not None:
+        return ""
+    size = found.written_bytes
+    return f" to write {gib(size)}" if size else ", not written to a disk"
 
 
 def not_seen(unseen: Sequence[str] | None, *, asked: bool, of_script: bool) -> list[str]:

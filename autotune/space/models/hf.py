@@ -24,9 +24,10 @@ from autotune.space.models.defaults import (
     MICRO_BATCHES,
     Defaults,
     ModelRequest,
+    shown_sizes,
 )
 from autotune.space.models.family import Family
-from autotune.space.models.tasks import SAMPLES, TASKS, guessed, samples
+from autotune.space.models.tasks import QWEN_VL, SAMPLES, TASKS, guessed, samples
 
 PREFIX = "hf:"
 TINY = "-tiny"
@@ -101,6 +102,12 @@ class Hf(Family):
         sees = (asked.task or guessed(config)) == "image-text"
         if not sees and _with_blocks(config) is not config:
             config, left_out = _text_of(asked.model, config)
+            if "vision_config" in left_out and asked.image_size is not None:
+                raise UsageError(
+                    f"--image-size {shown_sizes(asked.image_size)}: {asked.model} is tuned without"
+                    f" images, its text model alone: they are known of {', '.join(QWEN_VL)}; leave"
+                    " it out"
+                )
         task = asked.task or _task(asked.model, config)
         of_samples = samples(asked.model, task, config, asked.image_size)
         if asked.target_len is not None and task != "seq2seq":

@@ -24,7 +24,7 @@ _ENDS = {
     "ForImageClassification": "image-classification", "ForCTC": "ctc",
 }  # fmt: skip
 """Tasks by the ends of architectures' names."""
-_QWEN_VL = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+QWEN_VL = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 """Types of model whose images have any size: each patch is an input."""
 _RATE = 16_000
 """Samples of sound in a second, of all known models."""
@@ -39,7 +39,7 @@ _TEXT = {"cpu": 64, "cuda": 256}
 
 def guessed(config: Mapping[str, Any]) -> str | None:
     """The task that a config names; None if it names none."""
-    if config["model_type"] in _QWEN_VL and "vision_config" in config:
+    if config["model_type"] in QWEN_VL and "vision_config" in config:
         return "image-text"
     if config.get("is_encoder_decoder"):
         return "speech-seq2seq" if "num_mel_bins" in config else "seq2seq"
@@ -165,9 +165,9 @@ class _ImagesAndText(Samples):
     one_length = "its samples differ by their images: --image-size 448x448,896x896"
 
     def fields(self, config: dict[str, Any], sizes: Sequence[ImageSize] | None) -> dict[str, Any]:
-        if config["model_type"] not in _QWEN_VL:
+        if config["model_type"] not in QWEN_VL:
             raise ValueError(f"images for a {config['model_type']} are not known; known:"
-                             f" {', '.join(_QWEN_VL)}")  # fmt: skip
+                             f" {', '.join(QWEN_VL)}")  # fmt: skip
         vision = config["vision_config"]
         side = _number(vision, "patch_size") * _number(vision, "spatial_merge_size", 2)
         sizes = sizes or [_IMAGE if _IMAGE[0] % side == 0 else (8 * side, 8 * side)]

@@ -76,8 +76,8 @@ class SpaceOptions:
         " --seq-len to truncate. Finals run on padded batches of this mix.")
     run_steps: int | None = option(
         "--run-steps", parse_int, "N",
-        "Optimizer steps of your run. With --length-mix and --compile on, the time to compile all"
-        f" shapes is spread over them (default: {RUN_STEPS}).")
+        "Optimizer steps of your run. With samples of several lengths and --compile on, the time"
+        f" to compile all shapes is spread over them (default: {RUN_STEPS}).")
     engine: str = word(
         "--engine", engines.NAMES,
         "Training engine (auto: ddp for ZeRO stage 0, deepspeed for the others).", engines.AUTO)

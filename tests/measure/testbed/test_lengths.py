@@ -17,9 +17,10 @@ from autotune.measure.testbed import lengths
 from autotune.measure.testbed.lengths import at_longest, read_mix
 from autotune.measure.testbed.resolve import resolve
 from autotune.space.mix import LengthMix
-from autotune.space.options import Options, SpaceOptions
+from autotune.space.options import Options
 from autotune.space.space import Space
 from autotune.space.workload import Workload
+from probes.count import count
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ def read(name: str, content: str | bytes | list[Any], **options: Any) -> LengthM
         np.save(name, np.array(content))
     else:
         Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    mix = read_mix(SpaceOptions(length_mix=name, **options))
+    mix = read_mix(Options.of(length_mix=name, **options))
     assert mix is not None
     return mix
 
@@ -94,7 +95,7 @@ def test_a_file_that_holds_something_else_is_refused(name: str, content: Any, wh
 def test_a_pickle_is_not_loaded() -> None:
     np.save("a.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(UsageError, match=r"a\.npy: holds pickled objects; save a 1-D array"):
-        read_mix(SpaceOptions(length_mix="a.npy"))
+        read_mix(Options.of(length_mix="a.npy"))
 
 
 @pytest.mark.parametrize("bytes_less", [4, 8])
@@ -102,7 +103,7 @@ def test_a_cut_off_npy_is_refused(bytes_less: int) -> None:
     np.save("a.npy", np.arange(1, 100))
     os.truncate("a.npy", Path("a.npy").stat().st_size - bytes_less)
     with pytest.raises(UsageError, match=r"--length-mix a\.npy: is cut off: .* 99 entries"):
-        read_mix(SpaceOptions(length_mix="a.npy"))
+        read_mix(Options.of(length_mix="a.npy"))
 
 
 def test_what_is_no_file_is_refused() -> None:
@@ -114,14 +115,14 @@ def test_what_is_no_file_is_refused() -> None:
         "c.csv": "no such file",
     }.items():
         with pytest.raises(UsageError, match=f"--length-mix {name}: {why}"):
-            read_mix(SpaceOptions(length_mix=name))
+            read_mix(Options.of(length_mix=name))
 
 
 def test_a_file_of_gigabytes_is_refused_with_a_reason() -> None:
     Path("a.jsonl").touch()
     os.truncate("a.jsonl", 3 * lengths.MOST_BYTES)  # it is sparse
     with pytest.raises(UsageError, match=r"has 3\.0 GiB, more than the limit of 1 GiB"):
-        read_mix(SpaceOptions(length_mix="a.jsonl"))
+        read_mix(Options.of(length_mix="a.jsonl"))
 
 
 def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +244,30 @@ def test_what_needs_one_length_is_refused(options: dict[str, str], why: str) -> 
 def test_padding_without_lengths_is_refused(options: dict[str, str]) -> None:
     flag = "--" + next(iter(options)).replace("_", "-")
     with pytest.raises(UsageError, match=rf"{flag}: .*--length-mix FILE"):
-        read_mix(Options.from_texts(options).space)
+        read_mix(Options.from_texts(options))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "why"),
+    [
+        ("56x56,84x56", {"buckets": "4"}, "--buckets: not with --image-size"),
+        ("56x56", {"pad_to_multiple": "8"}, "--pad-to-multiple: not with --image-size"),
+        ("56x56", {"run_steps": "9"}, "--run-steps: .*; name several sizes in --image-size"),
+    ],
+)
+def test_images_are_not_told_to_name_a_file_of_lengths(
+    sizes: str, options: dict[str, str], why: str
+) -> None:
+    with pytest.raises(UsageError, match=why):
+        read_mix(Options.from_texts({"image_size": sizes} | options))
+
+
+def test_images_of_several_sizes_take_the_steps_of_the_run(cpu: Device) -> None:
+    pytest.importorskip("transformers")
+    asked = {"model": "qwen2.5-vl-3b-tiny", "image_size": "112x112,224x112", "run_steps": "9"}
+    mix = resolve(Options.from_texts(asked), cpu, 2**34, 2, count=count).workload.length_mix
+    assert mix is not None
+    assert mix.run_steps == 9
 
 
 def test_wrong_input_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:

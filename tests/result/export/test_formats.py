@@ -35,6 +35,7 @@ RESULTS = {
     "nodes": result("deepspeed", 3, kind="cuda", dtype="bf16", allocator="expandable",
                     world_size=4, nodes=2),
     "uneven": result("ddp", 0, world_size=3, nodes=2),
+    "packed": result("ddp", 0, pack="on"),
 }  # fmt: skip
 WITH_CHUNKS = ("trl",)
 """Formats with a word for a loss that is chunked as here."""
@@ -43,6 +44,20 @@ WITH_CHUNKS = ("trl",)
 @pytest.fixture(params=RESULTS)
 def best(request: pytest.FixtureRequest) -> Best:
     return RESULTS[str(request.param)]
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "flash_attention_2"])
+def test_packing_is_told_and_how_its_rows_differ(attention: str) -> None:
+    best = result("ddp", 0, pack="on", attention=attention)
+    trl, axolotl = (EXPORTS[name].make(best) for name in ("trl", "axolotl"))
+    assert trl is not None
+    assert axolotl is not None
+    in_rows = attention == "sdpa"
+    assert json.loads(trl.files["trl.json"])["packing"] is True
+    assert any("packed micro-batch is one row" in line for line in trl.warnings) is in_rows
+    found = yaml.safe_load(axolotl.files["axolotl.yaml"])
+    assert (found["sample_packing"], found["multipack_real_batches"]) == (True, in_rows)
+    assert "pack on" not in (*trl.unexpressed, *axolotl.unexpressed)
 
 
 @pytest.mark.parametrize("name", EXPORTS)

@@ -614,17 +614,28 @@ def test_what_was_not_tried_of_a_model_is_said_with_what_would_try_it() -> None:
     assert "add --eval-batch 8 and --save full." in text
 
 
-def test_what_was_seen_of_a_script_is_said_with_what_one_time_takes() -> None:
-    found = best(record(A))
+@pytest.mark.parametrize(
+    ("command", "written_bytes", "said"),
+    [
+        (["python", "train.py"], None, "(once, 2 s)."),
+        (None, None, "(once, 2 s, not written to a disk)."),
+        (None, 2**30, "(once, 2 s to write 1.00 GiB)."),
+    ],
+)
+def test_phases_are_said_with_what_one_time_takes(
+    command: list[str] | None, written_bytes: int | None, said: str
+) -> None:
+    found = replace(best(record(A)), command=command)
     peaks = found.measured.peak_bytes
     train = best_json.PhaseTook(peak_bytes=peaks)
     evaluation = best_json.PhaseTook(peak_bytes=peaks, seconds=1.04, count=4)
     saving = best_json.PhaseTook(peak_bytes=peaks, seconds=2.0, count=1)
+    saving = replace(saving, written_bytes=written_bytes)
     phases: dict[best_json.Phase, best_json.PhaseTook]
     phases = {"train": train, "evaluate": evaluation, "save": saving}
     text = finished(replace(found, measured=replace(found.measured, phases=phases)))
     assert "in evaluation (4 times, 0.26 s each), " in " ".join(text.split())
-    assert "while saving (once, 2 s)." in " ".join(text.split())
+    assert f"while saving {said}" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("routing", get_args(best_json.Routed))

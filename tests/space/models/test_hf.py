@@ -95,6 +95,8 @@ def test_of_a_config_for_several_media_the_text_model_is_taken(saved: Any) -> No
     assert taken["left_out"] == ["vision_config"]
     assert taken["task"] == "causal"
     assert asked(saved())["left_out"] == []
+    with pytest.raises(UsageError, match="is tuned without images, its text model alone"):
+        asked(saved(**parts, text_config=text), image_size=((56, 56),))
 
 
 @pytest.mark.parametrize("more", [{}, {"auto_map": {}}])
