@@ -93,11 +93,11 @@ CALCULATORS: dict[str, tuple[Callable[[Run], float], str]] = {
 ABOUT = """## Beside other calculators
 
 On the runs of torchtitan and Megatron-LM above, {rows} figures. Each is told what it asks for.
-None counts activations, which are most of what Megatron-LM's small models hold. So the four figures of
-Llama 3 8B stand alone, too. None knows tensor or pipeline parallelism: a card has its even share.
-DeepSpeed has no estimate for stage 1, where that for stage 2 stands in. Hugging Face's Space for a
-model's memory counts as `accelerate estimate-memory` does.
-torchtitan's estimator was not tried."""
+None counts activations, which are most of what Megatron-LM's small models hold. So the four
+figures of Llama 3 8B stand alone, too. None knows tensor or pipeline parallelism: a card has its
+even share. DeepSpeed has no estimate for stage 1, where that for stage 2 stands in. Hugging
+Face's Space for a model's memory counts as `accelerate estimate-memory` does. torchtitan's
+estimator was not tried."""
 
 
 Errors = list[tuple[bool, float]]
