@@ -153,8 +153,9 @@ class Live:
             tell(Entered(Phase.SAVE))
             scratch = Scratch("" if emulating() else probe.save_to)
             saved = self._in_phase(lambda: self.engine.save(scratch, full=probe.save == "full"))
-            written_bytes = 0 if emulating() else self.world.total(scratch.written_bytes)
-            phases[SAVE] = replace(saved, written_bytes=written_bytes)
+            if not emulating() and not self.world.total(scratch.full):
+                saved = replace(saved, written_bytes=self.world.total(scratch.written_bytes))
+            phases[SAVE] = saved
         if len(phases) == 1:
             return report
         peaks = Peaks.largest([report.peaks, *(each.peaks for each in phases.values())])

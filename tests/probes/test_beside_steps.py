@@ -15,7 +15,7 @@ from autotune.result.best import Best
 from probes import engines
 from probes.engines import evaluated
 from probes.engines.ddp import DdpEngine
-from probes.scratch import FREE_BYTES, Scratch
+from probes.scratch import Scratch
 from tests.support.programs import autotune
 
 TINY = ("--device", "cpu", "--model", "gpt2-tiny", "--depth", "1", "--seq-len", "32",
@@ -98,9 +98,10 @@ def test_a_checkpoint_has_what_is_trained_and_its_optimizer(rank: int, tmp_path:
 def test_a_disk_without_room_keeps_nothing_of_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = iter([FREE_BYTES + 2**20, *[FREE_BYTES] * 100])
+    room = iter([2**21, 2**21, *[2**20] * 100])  # the first is that before it begins
     monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_bavail=next(room), f_frsize=1))
     scratch = Scratch(str(tmp_path))
     scratch(torch.ones(2**16))
     scratch(torch.ones(2**16))
-    assert scratch.written_bytes == 0
+    assert scratch.full
+    assert not any(tmp_path.iterdir())
