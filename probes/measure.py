@@ -27,7 +27,7 @@ from probes.conditions import Watch
 from probes.engines import Engine
 from probes.memory import Meter
 from probes.models import Batch, family
-from probes.scratch import Scratch
+from probes.scratch import BriefFiles
 from probes.world import World
 
 Compiles = Literal["", "model", "optimizer"]
@@ -151,7 +151,7 @@ class Live:
             phases[EVALUATE] = self._in_phase(lambda: self._evaluate(batch))
         if probe.save:
             tell(Entered(Phase.SAVE))
-            scratch = Scratch("" if emulating() else probe.save_to)
+            scratch = BriefFiles("" if emulating() else probe.save_to)
             saved = self._in_phase(lambda: self.engine.save(scratch, full=probe.save == "full"))
             if not emulating() and not self.world.total(scratch.full):
                 saved = replace(saved, written_bytes=self.world.total(scratch.written_bytes))

@@ -11,7 +11,7 @@ from typing import IO, Any
 import torch
 
 
-class Scratch:
+class BriefFiles:
     """Writes objects to files without names: not even SIGKILL leaves one behind."""
 
     def __init__(self, folder: str) -> None:

@@ -15,7 +15,7 @@ from autotune.result.best import Best
 from probes import engines
 from probes.engines import evaluated
 from probes.engines.ddp import DdpEngine
-from probes.scratch import Scratch
+from probes.scratch import BriefFiles
 from tests.support.programs import autotune
 
 TINY = ("--device", "cpu", "--model", "gpt2-tiny", "--depth", "1", "--seq-len", "32",
@@ -79,7 +79,7 @@ def test_a_model_whose_evaluation_has_no_room_does_not_win(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_checkpoint_has_what_is_trained_and_its_optimizer(rank: int, tmp_path: Path) -> None:
-    scratch = Scratch(str(tmp_path))
+    scratch = BriefFiles(str(tmp_path))
     module = nn.Linear(64, 64)
     module.bias.requires_grad = False
     optimizer = torch.optim.AdamW(engines.trained(module))
@@ -100,7 +100,7 @@ def test_a_disk_without_room_keeps_nothing_of_a_checkpoint(
 ) -> None:
     room = iter([2**21, 2**21, *[2**20] * 100])  # the first is that before it begins
     monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_bavail=next(room), f_frsize=1))
-    scratch = Scratch(str(tmp_path))
+    scratch = BriefFiles(str(tmp_path))
     scratch(torch.ones(2**16))
     scratch(torch.ones(2**16))
     assert scratch.full

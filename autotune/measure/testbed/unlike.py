@@ -19,8 +19,8 @@ from autotune.units import gib
 NAME = "micro_batch_per_rank"
 _FLAG = AXES[NAME].flag
 _STEP = 1.2
-"""The next ratio of ranks' samples is so many times larger, at most. Of two cards the best of such
-ratios then gives 95 % of the rate at the best of all, or more."""
+"""The next ratio of ranks' samples is so many times larger, at most. Two cards at the best of such
+ratios have 95 % of the best rate, or more."""
 _BEYOND = 1
 """Steps beyond the speeds of data sheets: cards may differ by more."""
 
