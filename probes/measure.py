@@ -153,7 +153,7 @@ class Live:
             tell(Entered(Phase.SAVE))
             scratch = BriefFiles("" if emulating() else probe.save_to)
             saved = self._in_phase(lambda: self.engine.save(scratch, full=probe.save == "full"))
-            if not emulating() and not self.world.total(scratch.full):
+            if not self.world.total(scratch.refused):
                 saved = replace(saved, written_bytes=self.world.total(scratch.written_bytes))
             phases[SAVE] = saved
         if len(phases) == 1:

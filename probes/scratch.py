@@ -15,18 +15,18 @@ class BriefFiles:
     """Writes objects to files without names: not even SIGKILL leaves one behind."""
 
     def __init__(self, folder: str) -> None:
-        """Where there is no such `folder`, as on another machine, it is that of temporary files.
-        Nothing is written if it is empty: what saving takes of memory counts all the same."""
-        self._folder = folder and (folder if Path(folder).is_dir() else tempfile.gettempdir())
-        self._left_bytes = _free_bytes(self._folder) // 2 if self._folder else 0
+        """Nothing is written if there is no such `folder`, as on another machine: what saving
+        takes of memory counts all the same."""
+        self._folder = folder
+        self.refused = not folder or not Path(folder).is_dir()
+        """Whether there is no folder, or files need more than half of its disk's free space."""
+        self._left_bytes = 0 if self.refused else _free_bytes(folder) // 2
         self.written_bytes = 0
-        """Sum over all files; of no meaning if `full`."""
-        self.full = False
-        """Whether they need more than half of what was free on the disk."""
+        """Sum over all files; of no meaning if `refused`."""
 
     def __call__(self, state: Any) -> None:
         """Write `state` to the disk, not only to the kernel's cache."""
-        if not self._folder or self.full:
+        if self.refused:
             torch.save(state, _Bounded(None, 0))
             return
         with tempfile.TemporaryFile(dir=self._folder) as file:
@@ -35,7 +35,7 @@ class BriefFiles:
             file.flush()
             os.fsync(file.fileno())
             self.written_bytes += file.tell()
-            self.full = bounded.full
+            self.refused = bounded.full
 
 
 class _Bounded(io.BytesIO):

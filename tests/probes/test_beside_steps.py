@@ -95,6 +95,12 @@ def test_a_checkpoint_has_what_is_trained_and_its_optimizer(rank: int, tmp_path:
     assert not any(tmp_path.iterdir())
 
 
+def test_a_folder_of_another_machine_keeps_nothing_of_a_checkpoint(tmp_path: Path) -> None:
+    scratch = BriefFiles(str(tmp_path / "elsewhere"))
+    scratch(torch.ones(2**16))
+    assert (scratch.refused, scratch.written_bytes) == (True, 0)
+
+
 def test_a_disk_without_room_keeps_nothing_of_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,5 +109,5 @@ def test_a_disk_without_room_keeps_nothing_of_a_checkpoint(
     scratch = BriefFiles(str(tmp_path))
     scratch(torch.ones(2**16))
     scratch(torch.ones(2**16))
-    assert scratch.full
+    assert scratch.refused
     assert not any(tmp_path.iterdir())
