@@ -16,6 +16,12 @@ from pathlib import Path
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+if (
+    sys.argv[1] in ("plain", "positions", "checkpointed", "scaled", "capped", "odd")
+    and "RANK" not in os.environ
+    and not sys.flags.isolated
+):
+    import light  # noqa: F401
 
 import torch
 from torch import Tensor, nn

@@ -20,6 +20,8 @@ from autotune.wire.ranks import Hello
 from tests.support.programs import ROOT
 
 LIMIT_S = 120.0
+WITH_COMPILER = "compile(", "checkpoint(", "distributed.fsdp", "transformers", "lightning"
+"""Programs with one of these use torch's compiler."""
 
 
 @dataclass
@@ -62,10 +64,11 @@ class Watched:
 
     def __init__(self, folder: Path, program: str, **variables: str) -> None:
         file = folder / "program.py"
-        file.write_text(dedent(program), encoding="utf-8")
+        light = "" if any(word in program for word in WITH_COMPILER) else "import light"
+        file.write_text(light + "\n" + dedent(program), encoding="utf-8")
         self._channel = Channel()
         dial = self._channel.dial(0, child=False)
-        paths = [str(HOOK), str(ROOT), variables.pop("MORE_PATH", "")]
+        paths = [str(HOOK), str(ROOT), str(Path(__file__).parent), variables.pop("MORE_PATH", "")]
         environment = os.environ | {
             "AUTOTUNE_DIAL": f"{dial.host}:{dial.port}:{dial.key}",
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),

@@ -38,6 +38,7 @@ def verify(out: Path, *words: str) -> None:
 @pytest.mark.slow
 def test_the_result_has_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(OWN, tmp_path / "own.py")
+    shutil.copy(OWN.with_name("light.py"), tmp_path)
     monkeypatch.chdir(tmp_path)
     script = (
         f"{PYTHON} own.py plain --batch 4 --len 16 --out {{out}} --steps {{steps}} --sample-s 0.02"
