@@ -6,7 +6,6 @@ temporary folder are its own, and empty at its start.
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
@@ -175,27 +174,10 @@ class HostileStudy:
 
     def _outcomes(self) -> Iterator[tuple[str, str]]:
         """Key and verdict of the trials that were told, in their order."""
-        parameters: list[dict[str, Any]] = []
-        outcomes: dict[int, str] = {}
-        for entry in self._entries():
-            match entry:
-                case {"op_code": 4, "params": params, "distributions": distributions}:
-                    parameters.append({})
-                    for name, value in params.items():
-                        choices = json.loads(distributions[name])["attributes"].get("choices")
-                        parameters[-1][name] = choices[int(value)] if choices else int(value)
-                case {"op_code": 8, "trial_id": trial, "user_attr": {"outcome": outcome}}:
-                    outcomes[trial] = outcome["verdict"]
-                case {"op_code": 6, "trial_id": trial} if trial in outcomes:
-                    yield "-".join(map(str, parameters[trial].values())), outcomes[trial]
-
-    def _entries(self) -> Iterator[dict[str, Any]]:
-        path = self.out / "optuna.log"
-        for line in path.read_bytes().split(b"\n") if path.exists() else ():
-            try:
-                yield json.loads(line)
-            except ValueError:
-                return
+        with suppress(UsageError, OSError, KeyError):  # there is no study yet
+            for record in records_in(Folder(self.out)):
+                if record.purpose == "search":
+                    yield record.candidate.key, record.outcome.verdict
 
 
 class SqliteStudy(HostileStudy):
@@ -203,12 +185,6 @@ class SqliteStudy(HostileStudy):
 
     def begin(self, *arguments: str, **how: Any) -> subprocess.Popen[str]:
         return super().begin("--storage", f"sqlite:///{self.folder}/a.db", *arguments, **how)
-
-    def _outcomes(self) -> Iterator[tuple[str, str]]:
-        with suppress(UsageError, OSError, KeyError):  # there is no study yet
-            for record in records_in(Folder(self.out)):
-                if record.purpose == "search":
-                    yield record.candidate.key, record.outcome.verdict
 
 
 class RealStudy(HostileStudy):
