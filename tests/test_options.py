@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from autotune.errors import UsageError
 from autotune.space.options import FLAGS, Options
@@ -19,11 +17,6 @@ from autotune.units import gib, parse_bytes, parse_duration_s, parse_ints, parse
 def checkpointing(text: str, flag: str) -> tuple[str, ...]:
     found: tuple[str, ...] = FLAGS["checkpointing"].read(text, flag)
     return found
-
-
-PARSERS: list[Callable[[str, str], Any]] = [
-    parse_duration_s, parse_share, parse_bytes, parse_ints, parse_global_batch, checkpointing,
-]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -154,18 +147,6 @@ def test_a_wrong_value_is_answered_with_the_flag_and_a_valid_one(
     assert str(caught.value).startswith("--flag ")
     assert valid in str(caught.value)
     parse(valid, "--flag")
-
-
-@given(
-    parse=st.sampled_from(PARSERS),
-    text=st.text(alphabet="0123456789.,:%-+ehmskgibto ½", max_size=12),
-)
-def test_any_text_is_parsed_or_refused(parse: Callable[[str, str], Any], text: str) -> None:
-    try:
-        value = parse(text, "--flag")
-    except UsageError:
-        return
-    assert value
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,13 @@ from hypothesis import strategies as st
 from autotune.commands import app as cli
 from autotune.commands.exits import one_line
 from autotune.errors import UsageError
-from autotune.measure.replay import grid
+from autotune.measure.testbed.recording import Recording
 from autotune.result.best import Best
 from autotune.result.files import MANIFEST
 from autotune.result.folder import manifest
 from autotune.result.folder.journal_file import repair
+from autotune.space.engines import state_bytes
+from autotune.space.options import FLAGS, Options
 from autotune.space.workload import parse_global_batch
 from autotune.units import parse_bytes, parse_duration_s, parse_ints, parse_share
 from autotune.wire import messages as wire
@@ -32,6 +35,7 @@ from autotune.wire.messages import WireError
 from tests.support import exported, recorded
 from tests.support.messages import TYPES, any_of
 from tests.support.records import record, space
+from tests.support.studies import Killed, Run, killing, open_journal
 
 Case = Callable[[st.DataObject], None]
 
@@ -47,7 +51,9 @@ _FLAGS = (
     "--sampler", "--seed", "--trials", "--finals", "--out", "--dry-run", "--allow-busy",
     "--resume", "--accept-changed", "--no-such-flag", "-x",
 )  # fmt: skip
+_NASTY = ("", "0", "nan", "1e999", "9" * 400, "9" * 5000, "\x00", "\r", "\n", ",", '"', "[" * 2000)
 _TEXT = st.text(max_size=12) | st.sampled_from(_VALUES)
+_NUMBERS = st.text(alphabet="0123456789.,:%-+ehmskgibto ½", max_size=12)
 _LINE = st.lists(
     st.sampled_from(_FLAGS) | _TEXT | st.builds("{}={}".format, st.sampled_from(_FLAGS), _TEXT),
     max_size=6,
@@ -71,9 +77,12 @@ def options(data: st.DataObject) -> None:
     """One flag's text."""
     parsers: tuple[Callable[[str, str], object], ...] = (
         parse_duration_s, parse_share, parse_bytes, parse_ints, parse_global_batch,
+        FLAGS["checkpointing"].read,
     )  # fmt: skip
-    parse, text = data.draw(st.sampled_from(parsers)), data.draw(_TEXT | st.text())
-    refused_in_one_line(lambda: parse(text, "--flag"), UsageError)
+    parse, text = data.draw(st.sampled_from(parsers)), data.draw(_TEXT | _NUMBERS | st.text())
+    parsed: list[object] = []
+    refused_in_one_line(lambda: parsed.append(parse(text, "--flag")), UsageError)
+    assert all(parsed)
 
 
 def command_line(data: st.DataObject) -> None:
@@ -86,10 +95,13 @@ def command_line(data: st.DataObject) -> None:
 
 
 def messages(data: st.DataObject) -> None:
-    """One message of the channel."""
+    """One message of the channel, decoded faithfully or refused."""
     sent = wire.encode(data.draw(any_of(data.draw(st.sampled_from(TYPES)))))
     received = data.draw(st.binary(max_size=80) | _changed_json(sent) | _changed(sent))
-    refused_in_one_line(lambda: wire.decode(received), WireError)
+    arrived: list[wire.Message] = []
+    if not refused_in_one_line(lambda: arrived.append(wire.decode(received)), WireError):
+        read, again = json.loads(received), json.loads(wire.encode(arrived[0]))
+        assert (read["type"], read["body"].keys()) == (again["type"], again["body"].keys())
 
 
 def best_files(data: st.DataObject) -> None:
@@ -100,24 +112,38 @@ def best_files(data: st.DataObject) -> None:
 
 def manifests(data: st.DataObject) -> None:
     whole = _manifest()
-    path = _write(MANIFEST, data.draw(_changed_json(whole) | _changed(whole)))
+    path = _write(MANIFEST, data.draw(_changed_json(whole) | _changed(whole) | st.binary()))
     refused_in_one_line(lambda: manifest.read(path.parent).asked(), UsageError)
 
 
 def journals(data: st.DataObject) -> None:
     whole = _journal()
-    path = _write("optuna.log", data.draw(_changed(whole) | st.binary(max_size=100)))
+    place, byte = st.integers(0, len(whole) - 1), st.binary(min_size=1, max_size=1)
+    one_byte = st.builds(lambda at, new: whole[:at] + new + whole[at + 1 :], place, byte)
+    path = _write("optuna.log", data.draw(one_byte | _changed(whole) | st.binary(max_size=100)))
     before = path.read_bytes()
     if refused_in_one_line(lambda: repair(path), UsageError):
         assert path.read_bytes() == before
     else:
         assert before.startswith(path.read_bytes())
         assert repair(path) == 0
+    refused_in_one_line(lambda: open_journal(path.parent, space()), UsageError)
 
 
 def grids(data: st.DataObject) -> None:
-    path = _write("grid.csv", data.draw(_changed(_grid()) | st.binary(max_size=100)))
-    refused_in_one_line(lambda: grid.read(path), UsageError)
+    """What can be read can also be searched."""
+    whole = _grid()
+    head, _, rows = whole.removeprefix(b"# ").partition(b"\n")
+    header = _changed_json(head).map(lambda changed: b"# " + changed + b"\n" + rows)
+    path = _write("grid.csv", data.draw(
+        header | _changed_cell(whole) | _changed(whole) | st.binary(max_size=100)
+    ))  # fmt: skip
+
+    def search() -> None:
+        found = Recording(path).space(Options())
+        assert state_bytes(found.workload, found.candidates[0]).device > 0
+
+    refused_in_one_line(search, UsageError)
 
 
 PARSERS: dict[str, Case] = {
@@ -162,8 +188,10 @@ def _manifest() -> bytes:
 
 @cache
 def _journal() -> bytes:
-    entries = [{"op_code": code, "worker_id": "w", "trial_id": code} for code in range(10)]
-    return b"".join(json.dumps(entry).encode() + b"\n" for entry in entries)
+    folder = _folder() / "killed"
+    with suppress(Killed):
+        Run(folder, killing(6), space(), sampler="grid")
+    return (folder / "optuna.log").read_bytes()
 
 
 @cache
@@ -203,10 +231,23 @@ def _changed(whole: bytes) -> st.SearchStrategy[bytes]:
     return st.lists(edit, min_size=1, max_size=4).map(apply) | place.map(lambda end: whole[:end])
 
 
+def _changed_cell(whole: bytes) -> st.SearchStrategy[bytes]:
+    """`whole` with one of its cells replaced."""
+    cells = whole.split(b",")
+    texts = (st.sampled_from(_NASTY) | st.text(max_size=5)).map(
+        lambda text: text.encode(errors="replace")
+    )
+    place = st.integers(0, len(cells) - 1)
+    return st.builds(
+        lambda at, text: b",".join([*cells[:at], text, *cells[at + 1 :]]), place, texts
+    )
+
+
 def _changed_json(whole: bytes) -> st.SearchStrategy[bytes]:
     """`whole` with one of its values replaced by another JSON value, or left out."""
     paths = list(_paths(json.loads(whole), ()))
-    values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+    text = st.text(max_size=5) | st.sampled_from(_NASTY)
+    values = st.none() | st.booleans() | st.integers() | st.floats() | text
     other = values | st.lists(values, max_size=2) | st.dictionaries(st.text(max_size=3), values)
 
     def apply(change: tuple[tuple[Any, ...], Any, bool]) -> bytes:

@@ -34,15 +34,6 @@ DESCRIBED = helpers.Described(
 )
 every_type = pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["v", "type", "body", "rank"]), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-
 
 def outer(message: wire.Message) -> dict[str, Any]:
     decoded: dict[str, Any] = json.loads(wire.encode(message))
@@ -176,20 +167,6 @@ def test_bytes_that_are_no_message_are_a_wire_error(data: bytes) -> None:
         wire.decode(data)
 
 
-@settings(max_examples=300)
-@given(st.data())
-def test_a_field_with_any_json_is_decoded_faithfully_or_refused(data: st.DataObject) -> None:
-    message = data.draw(any_of(data.draw(st.sampled_from([t for t in TYPES if fields(t)]))))
-    field = data.draw(st.sampled_from([field.name for field in fields(message)]))
-    encoded = changed(message, **{field: data.draw(json_values)})
-    try:
-        arrived = wire.decode(encoded)
-    except wire.WireError:
-        return
-    assert outer(arrived)["body"].keys() == json.loads(encoded)["body"].keys()
-    assert type(arrived) is type(message)
-
-
 def covered(n: int, low: int, high: int) -> float:
     """Chance that the median lies between the low-th and the high-th of n values, from 1."""
     cases = sum(math.comb(n, below) for below in range(low, high))
@@ -232,32 +209,10 @@ def test_the_median_is_the_middle_or_a_mean_of_two(values: list[float], median: 
 
 
 def test_the_largest_of_peaks_is_that_of_each_field_alone() -> None:
-    first, second = (
-        reports.Peaks(
-            device_bytes=5,
-            reserved_bytes=4,
-            allocated_bytes=3,
-            active_bytes=2,
-            host_bytes=6,
-            alloc_retries=0,
-        ),
-        reports.Peaks(
-            device_bytes=1,
-            reserved_bytes=8,
-            allocated_bytes=3,
-            active_bytes=9,
-            host_bytes=2,
-            alloc_retries=7,
-        ),
-    )
-    assert reports.Peaks.largest([first, second]) == reports.Peaks(
-        device_bytes=5,
-        reserved_bytes=8,
-        allocated_bytes=3,
-        active_bytes=9,
-        host_bytes=6,
-        alloc_retries=7,
-    )
+    first = replace(reports.Peaks.same(5), reserved_bytes=1)
+    second = replace(reports.Peaks.same(3), reserved_bytes=8, alloc_retries=7)
+    largest = replace(reports.Peaks.same(5), reserved_bytes=8, alloc_retries=7)
+    assert reports.Peaks.largest([first, second]) == largest
 
 
 def test_the_half_width_is_a_share_of_the_median() -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from autotune.errors import UsageError
 from autotune.result.folder.ending import Ending, StudyEnd
@@ -112,31 +109,3 @@ def test_a_journal_of_another_space_is_refused(journal: bytes, tmp_path: Path) -
     )
     with pytest.raises(UsageError, match="not a candidate of this study's space"):
         open_journal(tmp_path, other)
-
-
-@settings(max_examples=60)
-@given(data=st.data())
-def test_any_damage_is_repaired_or_refused_in_one_line(
-    data: st.DataObject, journal: bytes, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("damaged")
-    (folder / "optuna.log").write_bytes(mutated(data, journal))
-    try:
-        told(folder)
-    except UsageError as error:
-        message = str(error)
-    else:
-        message = "no message"
-    assert len(message.splitlines()) == 1
-
-
-def mutated(data: st.DataObject, journal: bytes) -> bytes:
-    """`journal` with some lines swapped, dropped or repeated, or some bytes changed."""
-    lines: Sequence[bytes] = data.draw(
-        st.lists(st.sampled_from(journal.splitlines(keepends=True)), max_size=30)
-        | st.just(journal.splitlines(keepends=True))
-    )
-    found = bytearray(b"".join(lines))
-    for _ in range(data.draw(st.integers(0, 3)) if found else 0):
-        found[data.draw(st.integers(0, len(found) - 1))] = data.draw(st.integers(0, 255))
-    return bytes(found)
