@@ -27,7 +27,6 @@ from autotune.result.best import json_schema
 from autotune.result.folder.ask import Ask
 from autotune.result.folder.sampler import Adapter
 from autotune.space import engines
-from autotune.space.axes import AXES, SCRIPT_AXES
 from autotune.space.candidate import Build, Candidate
 from autotune.space.choices import LAUNCHERS, SAMPLERS
 from autotune.space.engines import ENGINES
@@ -306,42 +305,3 @@ def test_an_options_default_is_what_its_flag_makes_of_the_text_that_help_shows(n
     flag = FLAGS[name]
     if flag.default is not None:
         assert flag.read(flag.default, flag.name) == Options().flat()[name]
-
-
-@pytest.mark.parametrize("name", FLAGS)
-def test_an_option_is_the_same_after_a_manifest(name: str) -> None:
-    examples = {
-        "budget_s": "90s", "ceiling": "0.3", "host_ceiling": "0.3", "capacity_bytes": "24GiB",
-        "device": "cuda:0,2", "allow_busy": "true", "allow_mixed": "true",
-        "world_size": "2", "parallel": "auto",
-        "model": "gpt",
-        "depth": "2,4", "seq_len": "64",
-        "task": "masked", "target_len": "7", "lora": "r=8,targets=q_proj+v_proj",
-        "preset": "nanochat",
-        "gpt": "width=128,vocab_size=512,head_dim=32,mlp=swiglu,qk_norm=true,tied=true,softcap=30",
-        "trust_remote_code": "true", "weigh": "true",
-        **{axis.option: ",".join(axis.words) for axis in AXES.values() if axis.words},
-        "micro_batch": "1:9:2", "engine": "deepspeed", "zero": "0,3", "offload": "none",
-        "dtype": "bf16",
-        "allocator": "expandable,max_split_size_mb:128+garbage_collection_threshold:0.8",
-        "tokens_per_batch": "4096,8192", "length_mix": "lengths.csv", "pad_to_multiple": "8",
-        "buckets": "0,4", "run_steps": "5000",
-        "global_batch": "96tok", "routing": "balanced,hot", "objective": "samples_per_s",
-        "sampler": "tpe", "seed": "7", "trials": "9", "finals": "2", "learn_from": "a folder",
-        "out": "a folder", "storage": "sqlite:////a/b.db", "log": "wandb-offline,tensorboard",
-        "script": "true {attn} {lr}", "axis": "attn=sdpa,eager", "given": "lr=1",
-        "phase_args": "--eval-every 5", "eval_batch": "8", "save": "full",
-        "image_size": "448x448,1344x896",
-        "tp": "1,2", "pp": "1,2", "cp": "1,2", "ep": "1,4", "model_config": "config.json",
-        "data_workers": "0,4", "pin_memory": "true,false", "prefetch": "2",
-        "launch": "ssh:hosts", "nodes": "2", "interface": "eth0",
-        "column": "micro_batch=mbs;tokens_per_s=tok/s", "row": "nodes=4",
-    }  # fmt: skip
-    alone = ("axis", "given", "phase_args", "model_config", *SCRIPT_AXES)
-    of_script = {"script": "true"} if name in alone else {}
-    if name == "script":
-        of_script = {"axis": examples["axis"], "given": examples["given"]}
-    replayed = {"device": "replay:runs.csv"} if name in ("column", "row") else {}
-    asked = Options.from_texts({name: examples[name]} | of_script | replayed)
-    again = Options.from_json(json.loads(json.dumps(asked.to_json())))
-    assert again.but(out=asked.output.out) == asked
