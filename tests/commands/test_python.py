@@ -48,13 +48,3 @@ def test_after_a_second_interrupt_no_third_one_comes_in_between() -> None:
 def test_wrong_values_are_refused_as_on_the_command_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--zero 7: no such stage"):
         autotune.tune(zero=7, out=str(tmp_path / "study"))
-
-
-@pytest.mark.slow
-def test_nothing_that_fits_is_an_error_with_its_exit_code(tmp_path: Path) -> None:
-    with pytest.raises(autotune.NothingFoundError) as error:
-        autotune.tune(
-            budget="2m", out=str(tmp_path / "study"), device="cpu", depth=2, seq_len=256,
-            micro_batch=8, ceiling="1%", learn_from="none",
-        )  # fmt: skip
-    assert error.value.code == 3

@@ -37,8 +37,9 @@ def test_a_study_ends_with_its_page(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_study_that_found_nothing_has_a_page_that_says_why(tmp_path: Path) -> None:
-    with pytest.raises(autotune.NothingFoundError):
+    with pytest.raises(autotune.NothingFoundError) as error:
         replayed(tmp_path / "study", capacity="300MiB", sampler="random")
+    assert error.value.code == 3
     page = (tmp_path / "study" / "report.html").read_text("utf-8")
     assert "There is no result: nothing fits under 240 MiB" in page
 

@@ -44,6 +44,8 @@ def test_gpus_are_named_as_people_name_them(
         ("", "write 4x80GiB"),
         ("four", "unknown card"),
         ("0x80GiB", "from 1 to"),
+        ("1 2x80GiB", "no numbers of GPUs"),
+        ("9" * 5000 + "x80GiB", "no numbers of GPUs"),
         ("-1x80GiB", "write 4x80GiB"),
         (f"{MOST_GPUS + 1}x80GiB", "from 1 to"),
         ("4x80", "not a size|unknown card"),

@@ -166,14 +166,6 @@ def test_what_is_too_large_is_oom_and_the_next_candidates_are_measured(
     assert (tmp_path / "study" / "best.json").exists()
 
 
-def test_offload_is_searched_where_one_card_cannot_hold_the_state(emulate: Emulate) -> None:
-    deep = ("--depth", "256", "--seq-len", "1024", "--gpt", "vocab_size=256,width=1024")
-    dry = ("--dry-run", "--device", "cuda", *deep)
-    said = autotune(*dry, env=emulate("1x8GiB").environment).stdout.split()
-    at = said.index("zero_stage")
-    assert " ".join(said[at : at + 8]) == "zero_stage 0, 2, 3 offload none, optimizer, all"
-
-
 def test_probes_run_at_the_same_time_each_on_its_own_card(
     emulate: Emulate, tmp_path: Path
 ) -> None:

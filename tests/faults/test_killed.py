@@ -55,35 +55,3 @@ def test_a_study_that_was_asked_to_stop_goes_on_too(make: Make, number: signal.S
     assert "resumed after" in stdout
     assert told.items() <= study.told().items()
     assert study.told_twice() == []
-
-
-def test_a_second_study_is_kept_out_of_the_folder(make: Make) -> None:
-    study = make(HostileStudy, *QUICK_SPACE, QUICK_PACE="100")
-    first = study.begin()
-    while first.poll() is None and not study.told():
-        time.sleep(0.02)
-    second = study.resume()
-    _, stderr = second.communicate()
-    assert second.returncode == 2
-    assert f"process {first.pid} on " in stderr
-    assert first.poll() is None
-    first.kill()
-    first.wait()
-    third = study.resume("--budget", "1s")
-    assert third.wait() in (0, 5)
-
-
-def test_a_study_that_is_done_shows_its_result_again(make: Make) -> None:
-    study = make(HostileStudy, *QUICK_SPACE)
-    first = study.begin()
-    shown, _ = first.communicate()
-    written = (study.out / "best.json").read_bytes()
-    again = study.resume()
-    repeated, _ = again.communicate()
-    assert (first.returncode, again.returncode) == (0, 0)
-    result = shown[shown.index("Best:") : shown.index("Exports:")]
-    assert result in repeated
-    assert (study.out / "best.json").read_bytes() == written
-    (study.out / "best.json").write_text("{}")
-    assert study.resume().wait() == 0
-    assert study.best() is not None

@@ -36,7 +36,11 @@ def with_loaders(make: Make, temporary: Path) -> HostileStudy:
     ("function", "flags", "expected"),
     [
         ("hangs_on_exit", ["2", "--budget", "20s"], (0, "workers did not leave when told to")),
-        ("never", ["0", "--budget", "6s"], (2, "gave no batch in 3 s")),
+        (
+            "never",
+            ["0", "--budget", "6s"],
+            (2, "gave no batch in 3 s; if it needs that long, write e.g. --budget 24s"),
+        ),
         ("killed", ["2", "--budget", "20s"], (5, "a worker was killed (SIGKILL)")),
     ],
 )

@@ -153,30 +153,18 @@ def test_a_plan_is_refused_it_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert "has to be measured; use --objective tokens_per_s" in capsys.readouterr().err
 
 
-def tuned(folder: Path, monkeypatch: pytest.MonkeyPatch, powercap: Path, *argv: str) -> int:
-    """A study on this machine's CPU, whose powercap that is."""
-
-    def opened(spec: str) -> Machine:
-        return Machine(CpuDevice(powercap=powercap), "cpu")
-
-    monkeypatch.setattr("autotune.measure.testbed.open_testbed", opened)
-    monkeypatch.chdir(folder)
-    small: tuple[str, ...] = ("--depth", "1", "--seq-len", "16,32", "--micro-batch", "1,2")
-    return main(
-        [*small, "--gpt", "vocab_size=256", "--checkpointing", "none", "--budget", "60s", *argv]
-    )
-
-
 @pytest.mark.slow
 def test_a_study_on_a_cpu_with_rapl_says_what_a_token_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = rapl.powercap(tmp_path / "powercap")
+    machine = Machine(CpuDevice(powercap=folder), "cpu")
+    monkeypatch.setattr("autotune.measure.testbed.open_testbed", lambda spec: machine)
+    monkeypatch.chdir(tmp_path)
+    small = ["--depth", "1", "--seq-len", "16,32", "--micro-batch", "1,2", "--budget", "60s",
+             "--gpt", "vocab_size=256", "--checkpointing", "none"]  # fmt: skip
     with rapl.burning(folder):
-        code = tuned(
-            tmp_path, monkeypatch, folder, "--trials", "2", "--finals", "1", "--out", "study",
-            *FRUGAL,
-        )  # fmt: skip
+        code = main([*small, "--trials", "2", "--finals", "1", "--out", "study", *FRUGAL])
     said = capsys.readouterr()
     assert (code, said.err) == (ExitCode.FOUND, "")
     assert "J a token" in said.out
@@ -186,16 +174,3 @@ def test_a_study_on_a_cpu_with_rapl_says_what_a_token_takes(
     assert power_w > rapl.WATTS / 10
     table = pd.read_csv(tmp_path / "study" / "trials.csv")
     assert (table["joules_per_token"] > 0).all()
-
-
-@pytest.mark.slow
-def test_a_study_on_a_cpu_without_rapl_says_nothing_of_energy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = tuned(
-        tmp_path, monkeypatch, tmp_path, "--trials", "1", "--finals", "1", "--out", "study"
-    )
-    out = " ".join(capsys.readouterr().out.split())
-    assert code == ExitCode.FOUND
-    assert "RAPL" not in out
-    assert "J a token" not in out

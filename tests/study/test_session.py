@@ -25,7 +25,7 @@ from autotune.measure.replay.runner import Replay
 from autotune.measure.runner import OUT_OF_BUDGET, Job, Result, StopRequestedError
 from autotune.measure.testbed import open_testbed, testbed
 from autotune.result.best import Best
-from autotune.result.files import MANIFEST
+from autotune.result.files import MANIFEST, hold
 from autotune.result.folder.ending import Ending
 from autotune.space.options import Options
 from autotune.space.outcome import Verdict
@@ -434,11 +434,6 @@ def test_what_changed_is_refused_by_name_unless_that_is_accepted(ended: None, tu
     assert tune("--resume", "study", "--accept-changed", "torch")[0] == ExitCode.FOUND
 
 
-def test_a_configuration_file_cannot_say_what_to_resume(tune: Tune) -> None:
-    Path("pyproject.toml").write_text('[tool.autotune]\nresume = "study"\n')
-    assert "unknown key resume" in tune("--dry-run", "--device", "cpu")[2]
-
-
 def test_a_study_in_which_nothing_fits_says_so_again(tune: Tune) -> None:
     shape = ("--capacity", "64MiB", "--ceiling", "1%")
     first = tune(*NEW, *shape)
@@ -458,8 +453,23 @@ def test_a_result_is_shown_again_though_others_use_the_device(
         raise UsageError("busy")
 
     monkeypatch.setattr("autotune.device.idle.check_idle", busy)
-    assert tune("--resume", "study")[0] == ExitCode.FOUND
+    written = Path("study/best.json").read_bytes()
+    code, stdout, _ = tune("--resume", "study")
+    assert (code, "Best: depth 4, seq_len 128" in stdout) == (ExitCode.FOUND, True)
+    assert Path("study/best.json").read_bytes() == written
     assert tune("--resume", "study", "--budget", "1m")[0] == ExitCode.USAGE
+
+
+def test_a_damaged_result_is_written_again(ended: None, tune: Tune) -> None:
+    Path("study/best.json").write_text("{}")
+    assert tune("--resume", "study")[0] == ExitCode.FOUND
+    assert Best.read(Path("study/best.json")).confirmed
+
+
+def test_a_folder_that_another_process_holds_is_refused(ended: None, tune: Tune) -> None:
+    with hold(Path("study")):
+        code, _, stderr = tune("--resume", "study", "--budget", "1m")
+    assert (code, f"process {os.getpid()} on " in stderr) == (ExitCode.USAGE, True)
 
 
 def test_earlier_studies_are_kept_on_resume(tune: Tune, die: Callable[..., None]) -> None:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pandas as pd
 import pytest
 from optuna.trial import TrialState
@@ -211,14 +210,7 @@ def test_while_nothing_fits_the_smallest_open_candidate_comes_next(run: Runs) ->
 
 
 def test_the_host_ceiling_says_how_much_of_the_peak_is_offload() -> None:
-    peaks = Peaks(
-        device_bytes=1,
-        reserved_bytes=1,
-        allocated_bytes=1,
-        active_bytes=1,
-        host_bytes=SPACE.limits.host_limit_bytes + 1,
-        alloc_retries=0,
-    )
+    peaks = replace(Peaks.same(1), host_bytes=SPACE.limits.host_limit_bytes + 1)
     verdict, reason = judge(peaks, SPACE.limits, offloaded_bytes=3 * 2**30)
     assert verdict is Verdict.OVER_HOST_CEILING
     assert "about 3.00 GiB of it is offload" in reason
@@ -715,24 +707,6 @@ def test_verdicts_have_their_states_and_constraints_in_optuna(run: Runs) -> None
         assert trials[candidate].state == expected[verdict]
         feasible = max(trials[candidate].constraints.values()) <= 0
         assert feasible == (verdict is Verdict.OK)
-
-
-def test_the_intermediate_values_of_a_trial_are_its_step_times(run: Runs) -> None:
-    done = run(trials=2)
-    for trial in done.journal.optuna_study.get_trials(states=(TrialState.COMPLETE,)):
-        step_s = trial.user_attrs["outcome"]["measurement"]["step"]["median"]
-        assert trial.intermediate_values == pytest.approx(dict.fromkeys(range(1, 7), step_s), 1e-4)
-
-
-def test_the_journal_can_be_read_by_optuna_alone(run: Runs) -> None:
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
-    done = run(trials=3)
-    backend = JournalFileBackend(str(done.folder / "optuna.log"))
-    study = optuna.load_study(study_name="autotune", storage=JournalStorage(backend))
-    assert [t.user_attrs["outcome"]["verdict"] for t in study.get_trials()[:3]] == ["ok"] * 3
-    assert [name for name in study.user_attrs if name.startswith("final-")]
 
 
 def test_trials_csv_has_a_row_per_trial_and_final(run: Runs) -> None:

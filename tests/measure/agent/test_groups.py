@@ -30,15 +30,6 @@ from tests.support.pools import RULE, SMALL
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def two() -> Iterator[Agents]:
-    """Real ranks on two hosts."""
-    with network(2) as net:
-        made = Agents(net)
-        yield made
-        made.close()
-
-
 @pytest.fixture
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Agents]]:
     """Agents of quick ranks on three hosts; nothing of them is left afterwards."""
@@ -62,18 +53,6 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Ag
 def probe(pool: Pool, candidate: Candidate = SMALL, **job: Any) -> Result:
     asked = defaults.job(candidate, **{"rule": RULE, "fresh": True} | job)
     return pool.run(asked, time.monotonic() + 120)
-
-
-def test_ranks_on_each_host_leave_their_logs_in_the_study(two: Agents, tmp_path: Path) -> None:
-    pool = two.pool(tmp_path)
-    probe(pool)
-    where = [ranks_on(host) for host in two.hosts]
-    assert all(len(pids) >= 1 for pids in where)
-    pool.retire(time.monotonic() + 10)
-    assert [ranks_on(host) for host in two.hosts] == [[], []]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "group001-rank0.log", "group001-rank1.log",
-    ]  # fmt: skip
 
 
 # What becomes of them.

@@ -23,7 +23,7 @@ from autotune.measure.runner import Job
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Verdict
 from autotune.space.workload import GlobalBatch, Workload
-from autotune.wire.budget import Clock, VirtualTime
+from autotune.wire.budget import VirtualTime
 from autotune.wire.reports import Energy
 from autotune.wire.stopping import Phase
 from tests.support import defaults
@@ -39,18 +39,8 @@ TEST_LIMIT_S = 300.0
 """The time limit of one test: what takes longer did not wait."""
 
 
-def job(
-    candidate: Candidate, *, needed_step_s: float | None = None, fresh: bool = False,
-    grad_accum: int = 1, micro_steps: int = 1,
-) -> Job:  # fmt: skip
-    return defaults.job(
-        candidate,
-        grad_accum=grad_accum,
-        micro_steps=micro_steps,
-        rule=RULE,
-        needed_step_s=needed_step_s,
-        fresh=fresh,
-    )
+def job(candidate: Candidate, **asked: Any) -> Job:
+    return defaults.job(candidate, rule=RULE, **asked)
 
 
 class Machine:
@@ -91,15 +81,6 @@ PROBE_S = (3 + 5) * step_s(A)
 
 
 # Time.
-
-
-def test_virtual_time_moves_only_as_far_as_it_is_told() -> None:
-    time = VirtualTime()
-    clock = Clock(60.0, time(), time)
-    assert (clock.elapsed_s(), clock.remaining_s()) == (0.0, 60.0)
-    time.advance(20.0)
-    assert (clock.elapsed_s(), clock.remaining_s()) == (20.0, 40.0)
-    assert clock.at(20.0) == time()
 
 
 def test_a_probe_takes_its_group_s_start_and_its_steps(machine: Machines) -> None:

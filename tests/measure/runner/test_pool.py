@@ -365,12 +365,8 @@ def test_ranks_hold_their_state_between_steps(start: Make) -> None:
     ("what", "says"),
     [
         ("leave@warmup:1", "rank 1 left with exit code 7 in phase warmup"),
-        ("killed@timed:0", "rank 0 was ended by SIGKILL in phase timed"),
         ("error@warmup:0", "rank 0 in phase warmup: ZeroDivisionError: a bug"),
-        ("garbage@warmup:0", "rank 0 sent an invalid message: not an autotune message"),
         ("old_version@build:1", "version 0, this side speaks 1"),
-        ("huge@warmup:1", "rank 1 sent an invalid message"),
-        ("cut_short@warmup:0", "rank 0 sent an invalid message"),
     ],
 )
 def test_a_rank_that_breaks_is_crashed_with_its_cause_and_its_peer_is_gone(
@@ -388,12 +384,11 @@ def test_a_rank_that_breaks_is_crashed_with_its_cause_and_its_peer_is_gone(
     assert not ranks()
 
 
-@pytest.mark.parametrize("what", ["hang@timed:1", "stop@timed:0"])
 def test_a_rank_that_hangs_is_ended_with_its_group_at_its_deadline(
-    start: Make, fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, what: str
+    start: Make, fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(group_module.PHASE_DEADLINE_S, Phase.TIMED, 1.0)
-    fault(what)
+    fault("hang@timed:1")
     result = start(world_size=2).run()
     assert result.verdict is Verdict.HUNG
     assert "in phase timed" in result.reason

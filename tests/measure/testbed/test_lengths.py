@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.commands.app import main
 from autotune.device.device import Device
 from autotune.errors import UsageError
 from autotune.measure.testbed import lengths
@@ -268,12 +267,6 @@ def test_images_of_several_sizes_take_the_steps_of_the_run(cpu: Device) -> None:
     mix = resolve(Options.from_texts(asked), cpu, 2**34, 2, count=count).workload.length_mix
     assert mix is not None
     assert mix.run_steps == 9
-
-
-def test_wrong_input_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--device", "cpu", "--length-mix", "none.csv"]) == 2
-    said = capsys.readouterr().err
-    assert said == "autotune: --length-mix none.csv: No such file or directory\n"
 
 
 def test_a_manifest_keeps_the_histogram_and_is_what_it_was_without_one(cpu: Device) -> None:
