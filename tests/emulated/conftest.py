@@ -16,6 +16,7 @@ from autotune.device.emulated.emulation import Emulation
 from autotune.errors import UsageError
 
 Emulate = Callable[..., Emulation]
+Told = Callable[[str, str], Any]
 
 REPO = Path(__file__).parents[2]
 
@@ -43,11 +44,13 @@ def emulate() -> Iterator[Emulate]:
         each.close()
 
 
-def begin(cards: Emulation, program: str, *arguments: str) -> subprocess.Popen[str]:
+def begin(
+    cards: Emulation, program: str, *arguments: str, stdin: int | None = None
+) -> subprocess.Popen[str]:
     """A Python program on these cards."""
     return subprocess.Popen(
         [sys.executable, "-c", program, *arguments], env=cards.environment, cwd=REPO, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
 
@@ -61,6 +64,38 @@ def end(process: subprocess.Popen[str]) -> str:
 def answers(cards: Emulation, program: str) -> Any:
     """What a program on these cards printed at last, as JSON; it has `json` and `torch`."""
     return json.loads(end(begin(cards, f"import json, torch\n{program}")).splitlines()[-1])
+
+
+CARDS = ("A100-80GB", "H100", "H200", "RTX4090")
+EACH_LINE = """
+import json, sys, torch
+for line in sys.stdin:
+    device, program = json.loads(line)
+    torch.cuda.set_device(device)
+    exec(program, {"json": json, "torch": torch})
+    sys.stdout.flush()
+"""
+
+
+@pytest.fixture(scope="module")
+def told() -> Iterator[Told]:
+    """As `answers`, of a program on a card of `CARDS`; a module's run in one process."""
+    cards = Emulation("+".join(f"1x{card}" for card in CARDS))
+    process = begin(cards, EACH_LINE, stdin=subprocess.PIPE)
+    asked, said = process.stdin, process.stdout
+    assert asked is not None
+    assert said is not None
+
+    def one(card: str, program: str) -> Any:
+        print(json.dumps([CARDS.index(card), program]), file=asked, flush=True)
+        line = said.readline()
+        assert line, process.communicate()[1][-3000:]
+        return json.loads(line)
+
+    yield one
+    process.kill()
+    process.communicate()
+    cards.close()
 
 
 WORDS = """

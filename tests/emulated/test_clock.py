@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from autotune.device.cards import parse_gpus
-from autotune.device.emulated.emulation import Emulation
-from tests.emulated.conftest import Emulate, answers, ranks
+from tests.emulated.conftest import Emulate, Told, ranks
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 
@@ -34,30 +33,31 @@ def matrix(*sizes, dtype=torch.bfloat16):
 """
 
 
-def told(cards: Emulation, program: str) -> Any:
-    return answers(cards, CLOCK + program)
+@pytest.fixture(scope="module")
+def told(told: Told) -> Told:
+    return lambda card, program: told(card, CLOCK + program)
 
 
-@pytest.mark.parametrize("name", ["A100-80GB", "H100", "RTX4090"])
-def test_large_products_run_at_most_of_the_data_sheets_rate(emulate: Emulate, name: str) -> None:
+@pytest.mark.parametrize("card", ["A100-80GB", "H100", "RTX4090"])
+def test_large_products_run_at_most_of_the_data_sheets_rate(told: Told, card: str) -> None:
     found = told(
-        emulate(f"1x{name}"),
+        card,
         """
 a, b = matrix(8192, 8192), matrix(8192, 8192)
 bias = matrix(8192)
 print(json.dumps([ms(lambda: a @ b), ms(lambda: torch.addmm(bias, a, b))]))
 """,
     )
-    peak = parse_gpus(name).card.flops_per_s
+    peak = parse_gpus(card).card.flops_per_s
     assert peak is not None
     for each in found:
         assert 0.6 < 2 * 8192**3 / (each * 1e-3) / peak < 1.1
 
 
-def test_twice_the_work_takes_twice_as_long(emulate: Emulate) -> None:
+def test_twice_the_work_takes_twice_as_long(told: Told) -> None:
     """Of products, of attention, of what passes memory, and of optimizers."""
     found = told(
-        emulate("1xA100-80GB"),
+        "A100-80GB",
         """
 def all_of(batch):
     x, w = matrix(batch, 1024, 4096), matrix(4096, 4096)
@@ -87,10 +87,9 @@ print(json.dumps({name: large[name] / small[name] for name in small}))
     assert {name: each for name, each in found.items() if not 1.8 < each < 2.2} == {}
 
 
-def test_shapes_and_types_count(emulate: Emulate) -> None:
-    cards = emulate("1xA100-80GB")
+def test_shapes_and_types_count(told: Told) -> None:
     found = told(
-        cards,
+        "A100-80GB",
         """
 x, q = matrix(4096, 4096), matrix(8, 16, 2048, 64)
 single = matrix(4096, 4096, dtype=torch.float32)
@@ -104,6 +103,7 @@ now = dict(
 )
 torch.backends.cuda.matmul.allow_tf32 = True
 now["tf32"] = ms(lambda: single @ single)
+torch.backends.cuda.matmul.allow_tf32 = False
 print(json.dumps(now))
 """,
     )
@@ -113,10 +113,10 @@ print(json.dumps(now))
     assert found["causal"] < 0.8 * found["all"] < 0.4 * found["math"]
 
 
-def test_kernels_that_compute_places_are_slower_than_their_bytes(emulate: Emulate) -> None:
+def test_kernels_that_compute_places_are_slower_than_their_bytes(told: Told) -> None:
     """Joined tensors and transposed ones, by `results/real.md`."""
     joined, turned, plain = told(
-        emulate("1xH200"),
+        "H200",
         """
 x = matrix(16, 2048, 12, 64, dtype=torch.float32).detach()
 half = x[..., :32]
@@ -128,23 +128,24 @@ print(json.dumps([ms(work) for work in (
     assert 1.2 < turned / plain < 4
 
 
-def test_attention_of_hopper_is_cudnns_unless_a_program_forbids_it(emulate: Emulate) -> None:
+def test_attention_of_hopper_is_cudnns_unless_a_program_forbids_it(told: Told) -> None:
     cudnn, flash = told(
-        emulate("1xH200"),
+        "H200",
         """
 q = matrix(16, 12, 2048, 64).detach()
 attend = lambda: F.scaled_dot_product_attention(q, q, q, is_causal=True)
 first = ms(attend)
 torch.backends.cuda.enable_cudnn_sdp(False)
 print(json.dumps([first, ms(attend)]))
+torch.backends.cuda.enable_cudnn_sdp(True)
 """,
     )
     assert flash == pytest.approx(1.5 * cudnn, rel=0.05)
 
 
-def test_streams_overlap_and_events_order_them(emulate: Emulate) -> None:
+def test_streams_overlap_and_events_order_them(told: Told) -> None:
     apart, waiting, alone = told(
-        emulate("1xA100-80GB"),
+        "A100-80GB",
         """
 x = matrix(8192, 8192).detach()
 side = torch.cuda.Stream()
@@ -168,9 +169,9 @@ print(json.dumps([ms(apart, 1), ms(waiting, 1), ms(lambda: x @ x, 1)]))
     assert waiting == pytest.approx(2 * alone, rel=0.05)
 
 
-def test_the_host_waits_for_results_and_many_small_kernels_wait_for_it(emulate: Emulate) -> None:
+def test_the_host_waits_for_results_and_many_small_kernels_wait_for_it(told: Told) -> None:
     asked, free, small, slow = told(
-        emulate("1xH100"),
+        "H100",
         """
 x, y = matrix(8192, 8192).detach(), torch.zeros(8, device="cuda")
 def asked():
@@ -194,9 +195,9 @@ print(json.dumps([ms(each, ahead=False) for each in (asked, free, small, slow)])
     assert slow > small + 3  # what Python does counts
 
 
-def test_a_graph_takes_its_longest_chain_and_one_launch(emulate: Emulate) -> None:
+def test_a_graph_takes_its_longest_chain_and_one_launch(told: Told) -> None:
     eager, small, one, two, chain, refused = told(
-        emulate("1xA100-80GB"),
+        "A100-80GB",
         """
 x, y, side = matrix(8192, 8192).detach(), torch.zeros(8, device="cuda"), torch.cuda.Stream()
 def many():
@@ -231,9 +232,9 @@ print(json.dumps([ms(many, ahead=False), captured(many), captured(lambda: x @ x)
     assert "when stream is capturing" in refused
 
 
-def test_compiled_kernels_take_the_time_of_what_they_move(emulate: Emulate) -> None:
+def test_compiled_kernels_take_the_time_of_what_they_move(told: Told) -> None:
     small, large, eager = told(
-        emulate("1xA100-80GB"),
+        "A100-80GB",
         """
 def f(x):
     return F.gelu(x * 2 + 1) * x

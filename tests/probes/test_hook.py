@@ -93,45 +93,6 @@ def test_a_process_dials_before_torch_is_imported(tmp_path: Path) -> None:
     assert [type(each) for each in told.messages] == [Hello]
 
 
-@pytest.mark.slow
-def test_gradients_that_are_asked_for_make_a_step_where_nothing_else_does(tmp_path: Path) -> None:
-    program = """
-        model = net()
-        held = list(model.parameters())
-        stepper = torch.optim.SGD(held)
-        for number in range(6):
-            for _ in range(2):
-                of = torch.autograd.grad(loss_of(model), held)
-                for each, gradient in zip(held, of):
-                    each.grad = gradient
-            if number >= 3:  # as for a penalty
-                loss_of(model).backward()
-            stepper.step()
-    """
-    (told,), _, _ = watched(tmp_path, MODEL + textwrap.dedent(program))
-    assert told.micro_steps == [2, 2, 1, 1, 1]
-    assert told.seen[-1].trainable == 64 * 8 + 8 * 64 + 64
-
-
-@pytest.mark.slow
-def test_backward_passes_of_a_script_that_calls_the_engine_itself_are_seen(tmp_path: Path) -> None:
-    """As Megatron-LM does, whose outputs are freed by then."""
-    program = """
-        model = net()
-        stepper = torch.optim.SGD(model.parameters())
-        for _ in range(4):
-            for _ in range(2):
-                loss = loss_of(model)
-                torch.autograd.Variable._execution_engine.run_backward(
-                    tensors=(loss,), grad_tensors=(torch.ones_like(loss),), keep_graph=False,
-                    create_graph=False, inputs=tuple(), allow_unreachable=True,
-                    accumulate_grad=True)
-            stepper.step()
-    """
-    (told,), _, _ = watched(tmp_path, MODEL + textwrap.dedent(program))
-    assert told.micro_steps == [2, 2, 2]
-
-
 STEPS = (
     MODEL
     + """
@@ -266,9 +227,21 @@ def test_batches_that_vary_are_looked_at_more_often(
     assert len(told.shapes) == looks
 
 
-CHUNKS = (
+WAYS = (
     MODEL
     + """
+model = net()
+held = list(model.parameters())
+stepper = torch.optim.SGD(held)
+for number in range(6):
+    for _ in range(2):
+        of = torch.autograd.grad(loss_of(model), held)
+        for each, gradient in zip(held, of):
+            each.grad = gradient
+    if number >= 3:  # as for a penalty
+        loss_of(model).backward()
+    stepper.step()
+
 embedding, head = nn.Embedding(64, 8), nn.Linear(8, 64)
 optimizer = torch.optim.SGD([*embedding.parameters(), *head.parameters()], lr=1e-3)
 for _ in range(4):
@@ -281,15 +254,27 @@ for _ in range(4):
             gradients.append(part.grad)
         hidden.backward(torch.cat(gradients, 1))
     optimizer.step()
+
+for _ in range(4):
+    for _ in range(2):
+        loss = loss_of(model)
+        torch.autograd.Variable._execution_engine.run_backward(
+            tensors=(loss,), grad_tensors=(torch.ones_like(loss),), keep_graph=False,
+            create_graph=False, inputs=tuple(), allow_unreachable=True, accumulate_grad=True)
+    stepper.step()
 """
 )
+ASKED, CHUNKED, ENGINE = [2, 2, 2, 1, 1, 1], [2] * 4, [2] * 4
+"""Micro-steps: of gradients that are asked for, which count where nothing else did; of chunks as
+torchtitan has them, whose own passes go through the head alone; and as Megatron-LM calls the
+engine, whose outputs are freed by then."""
 
 
-def test_a_loss_in_chunks_is_one_micro_step(tmp_path: Path) -> None:
-    """As torchtitan computes it: each chunk's own pass goes through the head alone."""
-    (process,), _, _ = watched(tmp_path, CHUNKS)
-    assert process.micro_steps == [2] * 3
-    assert process.shapes == [[[3, 16]]] * 6
+def test_ways_of_going_back_are_micro_steps(tmp_path: Path) -> None:
+    (process,), _, _ = watched(tmp_path, WAYS)
+    assert process.micro_steps == [*ASKED, *CHUNKED, *ENGINE][1:]
+    assert all(shapes == [[3, 16]] for shapes in process.shapes)
+    assert process.seen[-1].trainable == 64 * 8 + 8 * 64 + 64
 
 
 def test_what_the_script_says_counts_alone_from_its_first_call(steps: Told) -> None:

@@ -48,47 +48,39 @@ def counts(told: Told) -> dict[str, int]:
     return {name: found.count for name, found in told.seen[-1].phases.items() if found.count}
 
 
-@pytest.mark.parametrize(
-    ("between", "expected"),
-    [
-        ("if number % 4 == 0: model.eval(), evaluate(), model.train()", {"evaluate": 2}),
-        ("if number % 4 == 0: evaluate(), evaluate()", {"evaluate": 2}),
-        ("if number % 4 == 0: model.eval(), loss(ROWS), model.train()", {"evaluate": 2}),
-        ("if number % 4 == 0:\n        with torch.no_grad(): teacher(ids(4)), loss(ROWS)",
-         {"evaluate": 2}),
-        ("if number == 10: evaluate()", {"evaluate": 1}),
-        ("if number % 4 == 0: torch.save(copied(), 'kept.pt')", {"save": 2}),
-        ("if number % 4 == 0: evaluate(), torch.save(copied(), 'kept.pt')",
-         {"evaluate": 2, "save": 2}),
-    ],
-)  # fmt: skip
-def test_a_phase_between_steps_has_its_own_peak(
-    tmp_path: Path, between: str, expected: dict[str, int]
-) -> None:
-    told = told_of(tmp_path, between.replace("ROWS", str(ROWS)))
-    assert counts(told) == expected
+def each_in_its_step(*statements: str) -> str:
+    """One every other step, from the second on."""
+    steps = enumerate(statements, 1)
+    return "\n    ".join(f"if number == {2 * n}:\n        {each}" for n, each in steps)
+
+
+def test_a_phase_between_steps_has_its_own_peak(tmp_path: Path) -> None:
+    between = each_in_its_step(
+        "model.eval(), evaluate(), model.train(), torch.save(copied(), 'kept.pt')",
+        "torch.save(copied(), 'kept.pt')",
+        f"model.eval(), loss({ROWS}), model.train()",
+        f"with torch.no_grad(): teacher(ids(4)), loss({ROWS})",
+        "evaluate(), evaluate()",  # once, and no step after it
+    )
+    told = told_of(tmp_path, between)
+    assert counts(told) == {"evaluate": 4, "save": 2}
     found = told.seen[-1].phases
     of = {name: each.peaks.device_bytes for name, each in found.items()}
-    assert of["train"] < min(of[name] for name in expected) - 30 * MIB
-    assert all(found[name].seconds > 0 for name in expected)
+    assert of["train"] < min(of["evaluate"], of["save"]) - 30 * MIB
+    assert min(found["evaluate"].seconds, found["save"].seconds) > 0
     peaks = told.seen[-1].peaks
     assert peaks is not None
     assert peaks.device_bytes == max(of.values())
 
 
-@pytest.mark.parametrize(
-    "between",
-    [
-        "pass",
-        "teacher.eval()(ids(8))",
+def test_what_is_no_phase_is_none(tmp_path: Path) -> None:
+    between = each_in_its_step(
+        "teacher.eval()(ids(8)), model.eval(), model.train()",
         "with torch.no_grad(): teacher(ids(8))",
-        "model.eval(), model.train()",
         "torch.save({'losses': torch.zeros(9)}, 'kept.pt')",
         "average = model.state_dict()",
         "with torch.no_grad(): torch._foreach_mul(list(model.parameters()), 0.9)",
-    ],
-)
-def test_what_is_no_phase_is_none(tmp_path: Path, between: str) -> None:
+    )
     told = told_of(tmp_path, between)
     assert (counts(told), told.seen[-1].phases) == ({}, {})
 

@@ -14,6 +14,7 @@ from typing import Any
 from autotune.space.candidate import Candidate
 from autotune.space.engines import ENGINES
 from autotune.space.workload import Workload
+from tests.support import defaults
 from tests.support.programs import TESTS
 
 SCRIPT = TESTS / "support" / "train.py"
@@ -111,19 +112,8 @@ def train(
         optimizer=optimizer,
         **axes,
     )
-    workload = (
-        replace(workload, dtype=dtype, engine=engine, world_size=world_size)
-        if workload
-        else Workload(
-            model="gpt",
-            width=width,
-            vocab_size=vocab_size,
-            dtype=dtype,
-            engine=engine,
-            world_size=world_size,
-            global_batch=None,
-        )
-    )
+    gpt = defaults.workload(width=width, vocab_size=vocab_size)
+    workload = replace(workload or gpt, dtype=dtype, engine=engine, world_size=world_size)
     start: dict[str, Any] = {
         "world_size": world_size, "device_kind": "cpu", "device_uuid": "cpu",
         "capacity_bytes": 2**36, "model": asdict(workload.spec(depth, candidate.build)),

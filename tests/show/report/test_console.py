@@ -20,8 +20,9 @@ def widest(text: bytes) -> int:
     return max(len(line.rstrip()) for line in lines)
 
 
-@pytest.mark.parametrize("columns", [80, 100, 140])
-@pytest.mark.parametrize("among", SPACES)
+@pytest.mark.parametrize(
+    ("columns", "among"), [*((80, name) for name in SPACES), (100, "many"), (140, "many")]
+)
 def test_lines_fit_the_terminal_and_no_live_ones_are_left(columns: int, among: str) -> None:
     terminal = Terminal(columns, among)
     live = terminal.wait_for(LIVE)
