@@ -99,14 +99,22 @@ def _info(index: int, uuid: str, name: str, gib: int, bf16: bool = True) -> Devi
     return DeviceInfo(index=index, uuid=uuid, name=name, capacity_bytes=gib * 2**30, bf16=bf16)
 
 
-@pytest.fixture
-def postgres() -> Iterator[Server]:
-    """A server of PostgreSQL with nothing in it."""
+@pytest.fixture(scope="session")
+def postgres_of_all() -> Iterator[Server]:
+    """It runs only while a test asks for it: others look for processes that are left."""
     programs = binaries()
     if programs is None:
         pytest.skip("no PostgreSQL (apt-get install postgresql)")
     with server(programs) as made:
         yield made
+
+
+@pytest.fixture
+def postgres(postgres_of_all: Server) -> Iterator[Server]:
+    """A server of PostgreSQL with nothing in it."""
+    postgres_of_all.begin()
+    yield postgres_of_all
+    postgres_of_all.kill()
 
 
 @pytest.fixture

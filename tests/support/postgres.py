@@ -1,4 +1,4 @@
-"""A server of PostgreSQL of a test's own, in a temporary folder."""
+"""A server of PostgreSQL for the tests of a process, in a temporary folder."""
 
 from __future__ import annotations
 
@@ -32,19 +32,32 @@ def _version(initdb: Path) -> float:
 
 
 class Server:
-    """It may be killed, and started again."""
+    """It may be killed, and started again. None runs before `begin`."""
 
     def __init__(self, folder: Path, programs: Path) -> None:
         self._programs = programs
         self._data = folder / "data"
         self._log = folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
-        self._port = free_port()
-        self.url = f"postgresql://{USER}@127.0.0.1:{self._port}/postgres"
+        self._port = 0
         if os.geteuid() == 0:
             shutil.chown(folder, "nobody")
         self._run("initdb", "-D", str(self._data), "-U", USER, "--auth=trust", "--no-sync")
+
+    def url_of(self, database: str) -> str:
+        return f"postgresql://{USER}@127.0.0.1:{self._port}/{database}"
+
+    @property
+    def url(self) -> str:
+        return self.url_of("studies")
+
+    def begin(self) -> None:
+        """For a test: with nothing in its database."""
+        self._port = free_port()
         self.start()
+        every = self.url_of("postgres")
+        self.sql("DROP DATABASE IF EXISTS studies", every)
+        self.sql("CREATE DATABASE studies", every)
 
     def start(self) -> None:
         """Returns when it answers."""

@@ -512,16 +512,23 @@ BAD = {
 }
 
 
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files that are no storage of ours."""
+    folder = tmp_path_factory.mktemp("others")
+    (folder / "folder").mkdir()
+    (folder / "text").write_text("no database, but a text that is as long as a header of one")
+    foreign(folder / "foreign.db")
+    other_schema(folder / "other.db")
+    return folder
+
+
 @pytest.mark.parametrize("url", BAD)
 def test_a_bad_one_is_refused_in_one_line_and_left_as_it_is(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    url: str, others: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "text").write_text("no database, but a text that is as long as a header of one")
-    foreign(tmp_path / "foreign.db")
-    other_schema(tmp_path / "other.db")
-    monkeypatch.chdir(tmp_path)
-    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    monkeypatch.chdir(others)
+    before = {path: path.read_bytes() for path in others.iterdir() if path.is_file()}
     # There is no such recording: what is wrong with the storage is said before that.
     code = main(["--device", "replay:grid.csv", "--out", "study", "--storage", url])
     assert code == ExitCode.USAGE
@@ -529,7 +536,7 @@ def test_a_bad_one_is_refused_in_one_line_and_left_as_it_is(
     assert message.startswith(f"autotune: --storage {url}: ")
     assert BAD[url] in message
     assert message.count("\n") == 1
-    after = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    after = {path: path.read_bytes() for path in others.iterdir() if path.is_file()}
     assert after == before
 
 
@@ -557,12 +564,12 @@ def test_a_password_is_kept_out(
 @pytest.mark.slow
 def test_a_server_that_cannot_hold_studies_is_refused_in_one_line(postgres: Server) -> None:
     postgres.sql("CREATE DATABASE notes")
-    notes = postgres.url.replace("/postgres", "/notes")
+    notes = postgres.url_of("notes")
     postgres.sql("CREATE TABLE notes (text text)", notes)
     with pytest.raises(UsageError, match="holds other data; name another one"):
         checked(notes)
     with pytest.raises(UsageError, match='database "none" does not exist'):
-        checked(postgres.url.replace("/postgres", "/none"))
+        checked(postgres.url_of("none"))
     postgres.sql("CREATE USER reader")
     with pytest.raises(UsageError, match="its user may make no tables in it"):
         checked(postgres.url.replace("autotune@", "reader@"))
