@@ -365,6 +365,7 @@ def test_ranks_hold_their_state_between_steps(start: Make) -> None:
     ("what", "says"),
     [
         ("leave@warmup:1", "rank 1 left with exit code 7 in phase warmup"),
+        ("killed@timed:0", "rank 0 was ended by SIGKILL in phase timed"),
         ("error@warmup:0", "rank 0 in phase warmup: ZeroDivisionError: a bug"),
         ("old_version@build:1", "version 0, this side speaks 1"),
     ],
@@ -384,11 +385,12 @@ def test_a_rank_that_breaks_is_crashed_with_its_cause_and_its_peer_is_gone(
     assert not ranks()
 
 
+@pytest.mark.parametrize("what", ["hang@timed:1", "stop@timed:0"])
 def test_a_rank_that_hangs_is_ended_with_its_group_at_its_deadline(
-    start: Make, fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    start: Make, fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     monkeypatch.setitem(group_module.PHASE_DEADLINE_S, Phase.TIMED, 1.0)
-    fault("hang@timed:1")
+    fault(what)
     result = start(world_size=2).run()
     assert result.verdict is Verdict.HUNG
     assert "in phase timed" in result.reason
