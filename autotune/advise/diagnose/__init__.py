@@ -264,7 +264,7 @@ def _telling(event: Event) -> tuple[int, bool]:
 
 def _first(events: list[Event]) -> tuple[Event | None, list[Event]]:
     """The main one of `events`, which are in the order of time, and the others; both merged."""
-    every, strong = events, [e for e in events if not e.weak]
+    every, strong = events, [e for e in events if not e.titled]
     if any(e.kind not in (Kind.ENDED, Kind.WARNING) for e in strong):
         events = strong
     scheduled = [e for e in events if e.kind is Kind.SCHEDULED]

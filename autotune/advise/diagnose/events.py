@@ -94,7 +94,9 @@ class Event:
     recovered: bool = False
     """Whether training went on."""
     weak: bool = False
-    """Whether it counts only without other events: a title, or the source of a frame."""
+    """Whether it counts only without other events: a sentence, or the source of a frame."""
+    titled: bool = False
+    """Whether it is weak, or a title, which another error below may belie."""
     times: int = 1
     groups: tuple[tuple[str, str], ...] = ()
     """Further groups of the wording, by name."""
@@ -184,7 +186,8 @@ def _event_in(said: LogLine, joint: int | None, hit: Hit, log: str) -> Event | N
             continue  # the rest of a line that was joined above
         event = _event(hit, log, replace(said, text=text), wording, wording.match(text) or match)
         named = _NAME.search(match[0]) and _STANDS.match(said.text, match.end())
-        return replace(event, weak=wording.weak or raised or (prose and not named))
+        weak = wording.weak or raised or (prose and not named)
+        return replace(event, weak=weak, titled=weak or (hit.is_title and not sizes))
     return None
 
 

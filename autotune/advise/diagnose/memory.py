@@ -75,6 +75,12 @@ _PHRASES = (
     r"(?:显存|内存)[^，。]{0,16}?(?:不[足够]|占满|耗尽|溢出|爆|被.{0,8}kill)|(?<!不[会再])爆(?:显存|内存)|[GN]PU不[足够]"
     r"|メモリー?不足|메모리 부족|недостаточно памяти",
 )
+_PLACE = re.compile(
+    r"(?<![\w/.~-])(?:[~.]{0,2}/[\w.-]+|[\w.-]+/[\w.-]+/)[\w./-]*"
+    r"|\b(?:[a-z][a-z0-9]*[-.])*(?:gpu|a100|h100|v100)(?=[\w.-]*\d|[-.]?(?:node|host|serv|box|machine|cluster))"
+    r"[a-z]*[-.](?!\d\b|\d+ ?gb?\b)\w[\w.-]*", re.IGNORECASE,
+)
+"""A path, or the name of a machine, which may have the name of a device in it."""
 _RAN_OUT = re.compile("|".join(f"(?:{each})" for each in _PHRASES), re.IGNORECASE | re.ASCII)
 BACKEND = re.compile(
     r"\b(CUDA|cuda|HIP|hip|XPU|NPU|MUSA|MLU|MPS)(?=(?: backend| driver)?(?: [Ee]rror)?:? out of)"
@@ -102,6 +108,8 @@ def speaker(text: str, phrase: re.Match[str]) -> Wording:
     if first.name not in _ANYBODY:
         return first
     start, end = phrase.span()
+    text = _PLACE.sub(lambda p: ("_" if "/" in p[0] else "node").ljust(len(p[0])), text)
+    first = next(each for each in SPEAKERS if each.match(text))
     begin, stop = text.rfind(". ", 0, start) + 1, f"{text}. ".find(". ", end)
     near, sentence = text[max(begin, start - _NEAR) : min(stop, end + _NEAR)], text[begin:stop]
     parts = (next(each for each in SPEAKERS if each.match(part)) for part in (near, sentence))

@@ -981,3 +981,32 @@ def test_torch_that_holds_more_than_the_device_has_no_pieces_to_join(tmp_path: P
     assert (
         told(tmp_path, "# The memory increases until the OOM\n\nx\n")["cause"]["name"] == "a leak"
     )
+
+
+def test_a_title_counts_less_than_the_error_below_it(tmp_path: Path) -> None:
+    trace = 'Traceback (most recent call last):\n  File "a.py", line 2, in main\n    x = run(b)\n'
+    title = "# torch.OutOfMemoryError on one card\n\n"
+    assert told(tmp_path, f"{title}{trace}KeyError: 'lr'\n")["event"]["kind"] == "other"
+    body = told(tmp_path, f"{title}{trace}{oom()}")
+    assert (body["event"]["kind"], body["event"]["asked_bytes"]) == ("device", 2 * 2**30)
+
+
+def test_memory_that_ran_out_in_the_past_is_no_failure(tmp_path: Path) -> None:
+    for text in (
+        "I used to get OOM with batch size 8, now the loss becomes NaN",
+        "Previously it ran out of GPU memory, so I lowered the batch",
+        "I solved the OOM by offload, and now it hangs",
+        "It hangs instead of an OOM",
+    ):
+        assert not told(tmp_path, f"# The loss is wrong\n\n{text}\n")["oom"], text
+    assert told(tmp_path, "It used to work, and now I get OOM on the GPU\n")["oom"]
+
+
+def test_a_machine_or_a_path_named_after_a_device_is_none(tmp_path: Path) -> None:
+    for text, kind in (
+        ("gke-pool-gpu-n1-highmem-8 ran out of memory", "host"),
+        ("my job in /data/gpu/runs ran out of memory", "memory"),
+        ("out of memory on our node GPU-A100-03", "host"),
+        ("out of memory on my A100-40GB", "device"),
+    ):
+        assert told(tmp_path, f"I see {text}\n")["event"]["kind"] == kind, text
