@@ -10,7 +10,8 @@ from typing import TypeGuard
 
 from autotune.advise.diagnose.advice_host import HOST, LISTED, leak, smaller
 from autotune.advise.diagnose.case import Advice, Case, Measure, as_said, of, of_deepspeed, to
-from autotune.advise.diagnose.causes import BY_NOW, GATHERING, IDLE_SHARE, NOT_SAID, lister
+from autotune.advise.diagnose.causes import BY_NOW, GATHERING, IDLE_SHARE, LEFT, NOT_SAID, lister
+from autotune.advise.diagnose.context import JOBS
 from autotune.advise.diagnose.flags import OPTIMIZERS, FlagSetting
 from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.settings import (
@@ -274,7 +275,7 @@ def _loading(case: Case) -> Advice | None:
                    "--gpu-memory-utilization higher; --max-model-len lower; --enforce-eager",
                    "nothing: memory is used otherwise", "little")  # fmt: skip
     alone = (case.context.world_size or 1) < 2 and case.has("loading the model")
-    if case.framework == "inference" or (alone and case.framework not in set(LOADING) - {"torch"}):
+    if case.framework in JOBS or (alone and case.framework not in set(LOADING) - {"torch"}):
         return smaller(case)
     if not case.has("loading the model"):
         return None
@@ -288,6 +289,10 @@ def _apart(case: Case) -> Advice | None:
         return to("load to the host", "load the checkpoint into host memory first",
                   'torch.load(path, map_location="cpu")', "a copy of the weights and of the"
                   " optimizer's state", "nothing, once it is loaded")  # fmt: skip
+    if case.has(LEFT):
+        return to("free after evaluation", "give back what it left before training goes on",
+                  "evaluate in torch.no_grad(); then del outputs; gc.collect();"
+                  " torch.cuda.empty_cache()", "what it left", "little")  # fmt: skip
     if not case.has("evaluation"):
         return None
     what, saving = (
@@ -471,7 +476,7 @@ def _offload(case: Case) -> Advice | None:
 
 
 def _length(case: Case) -> Advice | None:
-    if case.framework == "inference" or not (case.training or case.framework in SERVING):
+    if case.framework in JOBS or not (case.training or case.framework in SERVING):
         return None
     settings, name = case.context.settings, "seq_len"
     if name not in settings and (case.context.images or "image" in settings):

@@ -12,6 +12,12 @@ def leak(case: Case) -> Advice | None:
     """For a leak of device or host memory."""
     if not case.has("a leak"):
         return None
+    if case.event.kind in (Kind.HOST, Kind.KILLED):
+        return to(
+            "leak", "find what grows: lists of outputs, caches, lists of Python objects in a data"
+            " set that workers copy", "tracemalloc.start(); print(tracemalloc.take_snapshot()"
+            ".statistics('lineno')[:9])", "the growth", "nothing",
+        )  # fmt: skip
     return to(
         "leak", "find what keeps tensors: losses summed up without .item(), lists of outputs,"
         " graphs that are kept", "total += loss.item()  # not loss", "the growth", "nothing",
@@ -94,16 +100,17 @@ def _workers(case: Case) -> Advice | None:
     now = case.context.settings.get("workers")
     if case.has("loading the model", "resuming") or not _loads(case):
         return None
-    table = {"transformers": "dataloader_num_workers={n}, dataloader_pin_memory=False",
-             "axolotl": "dataloader_num_workers: {n}",
-             "llamafactory": "dataloader_num_workers: {n}"}  # fmt: skip
-    text = table.get(case.framework, "DataLoader(num_workers={n})")
-    if now == 0 or case.framework in SERVING:
+    if now == 0 or (case.framework in SERVING and case.framework != "preprocessing"):
         return None
+    table = {"transformers": "dataloader_num_workers={}, dataloader_pin_memory=False",
+             "axolotl": "dataloader_num_workers: {}", "preprocessing": "num_proc={}",
+             "llamafactory": "dataloader_num_workers: {}"}  # fmt: skip
+    written = case.context.last("workers", written=True)
+    text = written.form if written else table.get(case.framework, "DataLoader(num_workers={})")
     return to(
-        "fewer workers", "fewer data-loading workers, that fetch less ahead",
-        text.format(n=now // 2 if now else "<half of now>"),
-        "each worker's copy of the data set and its batches", "nothing while data keeps up",
+        "fewer workers", "fewer processes that load or prepare data, and fetch less ahead",
+        text.format(now // 2 if now else "<half of now>"),
+        "each one's copy of the data set and its batches", "nothing while data keeps up",
     )  # fmt: skip
 
 
@@ -155,6 +162,8 @@ def _less_offload(case: Case) -> Advice | None:
 
 
 def _load_once(case: Case) -> Advice | None:
+    if case.framework == "preprocessing":
+        return None
     if case.framework in SERVING:
         return smaller(case)
     if case.event.step or case.context.ranks_said == 1 or not _loads(case):

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autotune.advise.diagnose.causes import Cause
-from autotune.advise.diagnose.context import Context
+from autotune.advise.diagnose.causes import TRAINING, Cause
+from autotune.advise.diagnose.context import JOBS, Context
 from autotune.advise.diagnose.events import Event
 from autotune.advise.diagnose.settings import MICRO, SERVING
 
@@ -25,6 +25,7 @@ class Advice:
     costs: str
 
 
+_TRAINS = re.compile(r"\b\w*(?:train(?!ed)|sft|finetun)\w*(?:\.py| )")
 _OWN = {"xla": "jax"}
 """The framework of a wording with another name."""
 
@@ -46,9 +47,22 @@ class Case:
         inner = "".join(self.event.trace[-4:])
         if found := next((each for each in SERVING if name == each or f"/{each}/" in inner), None):
             return found
+        if job := self._job:
+            return job
         own = _OWN.get(name, name if name in MICRO else "torch")
         own = "torch" if own == "jax" and self.context.torch else own
         return self.context.framework or own
+
+    @property
+    def _job(self) -> str | None:
+        """What fails and does not train, by the frames, or else by the command."""
+        for text in ("\n".join(self.event.trace), self.context.launch or ""):
+            if TRAINING.search(text) or _TRAINS.search(text):
+                return None
+            found = next((name for name, marks in JOBS.items() if marks.search(text)), None)
+            if found and (text is not self.context.launch or found != "inference"):
+                return found
+        return None
 
     def on(self, *switches: str) -> bool:
         """Whether one of `switches` is on in the log."""

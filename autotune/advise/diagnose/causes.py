@@ -17,6 +17,7 @@ from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.settings import LISTS
 from autotune.units import gib
 
+LEFT = "left by an evaluation"
 NOT_SAID, BY_NOW = "not said", "free by now"
 """Names of the first cause if the message does not tell it."""
 CONTEXT_BYTES, CONTEXT_SHARE = 3 * 2**30, 0.05
@@ -34,8 +35,10 @@ LARGEST_DEVICE, CORRUPT_BYTES = 2**39, 2**44
 """No device has so much; and a program that asks for so much computed it wrongly."""
 SMALL_FRACTION = 0.5
 """A program that may take no more of a device mostly runs into that limit."""
-IDLE_SHARE = 0.01
+IDLE_SHARE = 0.035
 """A smaller reserved and unallocated share of a device is no fragmentation."""
+FULL_SHARE = 0.01
+"""With a smaller free share, a device is full."""
 LARGE_TENSOR = 4 * 2**30
 LARGE_SHARE = 0.1
 """A request of this share of a device gets a remark."""
@@ -235,7 +238,7 @@ def _freed(event: Event, context: Context) -> Cause | None:
         return None
     if "Due to fragmentation" in event.text or event.wording.name == "xla":
         return None
-    if free < max(IDLE_SHARE * (a.total or 0), a.asked + SMALLEST_SEGMENT):
+    if free < max(FULL_SHARE * (a.total or 0), a.asked + SMALLEST_SEGMENT):
         return None  # the allocator takes whole segments
     if event.backend == "XPU" and a.asked >= XPU_LIMIT:
         return Cause(
@@ -253,20 +256,20 @@ def _freed(event: Event, context: Context) -> Cause | None:
 
 
 def _leak(event: Event, context: Context) -> Cause | None:
-    grown = context.grown()
+    grown = context.grown(host=event.kind in (Kind.HOST, Kind.KILLED))
     if grown is None:
         return None
     key, (first, low), (last, high) = grown
-    a_step = (high - low) / max(1, last - first)
+    each, word = (high - low) / max(1, last - first), "step" if context.last_step else "epoch"
     return Cause(
-        "a leak", f"memory grew from step to step ({key}); something keeps tensors alive",
-        (f"{gib(low)} at step {first}, {gib(high)} at step {last}:"
-         f" {gib(round(a_step))} more a step",),
+        "a leak", f"memory grew from {word} to {word} ({key}); something keeps tensors alive",
+        (f"{gib(low)} at {word} {first}, {gib(high)} at {word} {last}:"
+         f" {gib(round(each))} more each {word}",),
     )  # fmt: skip
 
 
 def _told_leak(event: Event, context: Context) -> Cause | None:
-    if "a leak" not in context.told or context.grown() is not None:
+    if "a leak" not in context.told or _leak(event, context) is not None:
         return None
     return Cause("a leak", "memory grew, as the text tells; something keeps tensors alive")
 
@@ -292,7 +295,7 @@ _EVALUATION = re.compile(
     r"|_?(?:eval|evaluation|val|validation|predict|prediction)_(?:step|loop|epoch)(?:_end)?"
     r"|(?:_?run|do)_(?:eval|evaluate|evaluation|validation))\b"
 )
-_TRAINING = re.compile(r"backward|optimizer|in train\w*$|training_step|_train_loop", re.MULTILINE)
+TRAINING = re.compile(r"backward|optimizer|in train\w*$|training_step|_train_loop", re.MULTILINE)
 GATHERING = re.compile(
     r"in (?:nested_(?:concat|gather)|torch_pad_and_concatenate|gather_(?:for_metrics|function)"
     r"|pad_across_processes|all_gather)\b"
@@ -345,7 +348,7 @@ def _first_step(event: Event, context: Context) -> Cause | None:
 
 def _phase(event: Event, context: Context) -> Cause | None:
     trace = "\n".join(event.trace)
-    trains = _TRAINING.search(trace) or (event.trace and not event.weak and event.step)
+    trains = TRAINING.search(trace) or (event.trace and not event.weak and event.step)
     if _EVALUATION.search(trace) or ("evaluation" in context.told and not trains):
         where = ", where predictions are gathered" if GATHERING.search(trace) else ""
         return Cause("evaluation", f"memory ran out in evaluation{where}")
@@ -355,6 +358,17 @@ def _phase(event: Event, context: Context) -> Cause | None:
         return Cause("resuming", "memory ran out as a run was resumed: the checkpoint's optimizer"
                      " state is loaded beside what is there, mostly on one device")  # fmt: skip
     return None
+
+
+def _left(event: Event, context: Context) -> Cause | None:
+    trained = TRAINING.search("\n".join(event.trace))
+    told = "left" in context.told and (trained or not event.trace)
+    if _phase(event, context) or not (told or (event.validated and (trained or event.step))):
+        return None
+    return Cause(
+        LEFT, "memory ran out in training soon after an evaluation or a generation: what it made is"
+        " held still, or its sizes split the allocator's pieces (a rule of thumb)",
+    )  # fmt: skip
 
 
 def _logits(event: Event, context: Context) -> Cause | None:
@@ -372,7 +386,7 @@ def _logits(event: Event, context: Context) -> Cause | None:
 
 
 def _longer_sample(event: Event, context: Context) -> Cause | None:
-    if event.step is None or event.step < 2 or _phase(event, context) is not None:
+    if (event.step or 0) < 2 or _phase(event, context) or _left(event, context):
         return None
     return Cause(
         "a longer sample",
@@ -399,7 +413,7 @@ def _too_big(event: Event) -> Cause:
     held = (a.allocated or 0) + (a.unallocated or 0)
     if a.asked and a.total and a.free is None and held + a.asked > a.total:
         return Cause("too big", f"torch holds {gib(held)} of the device itself")
-    if a.total and a.free is not None and a.free < IDLE_SHARE * a.total:
+    if a.total and a.free is not None and a.free < FULL_SHARE * a.total:
         return Cause("too big", "the device is full; nothing in the message points to anything but"
                      " need")  # fmt: skip
     if event.wording.name == "cuda":
@@ -487,12 +501,13 @@ Rule = Callable[[Event, Context], Cause | None]
 _RULES: dict[Kind, tuple[Rule, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
         _corrupt, _vllm, _started, _limit, _freed, _other_process, _never, _leak, _before_training,
-        _first_step, _phase, _fragmentation, _outside, _told_leak, _logits, _longer_sample, _nccl,
+        _first_step, _phase, _fragmentation, _outside, _told_leak, _left, _logits, _longer_sample,
+        _nccl,
     ),
-    Kind.HOST: (_corrupt, _phase, _one_tensor, _host, _leak, _told_leak, _before_training),
+    Kind.HOST: (_corrupt, _leak, _phase, _one_tensor, _host, _told_leak, _before_training),
     Kind.SHARED: (_shared,),
-    Kind.MEMORY: (_phase, _before_training, _first_step, _leak, _told_leak, _logits, _some),
-    Kind.KILLED: (_phase, _killed, _leak, _told_leak, _before_training),
+    Kind.MEMORY: (_phase, _before_training, _first_step, _leak, _told_leak, _left, _logits, _some),
+    Kind.KILLED: (_leak, _phase, _killed, _told_leak, _before_training),
     Kind.BUS: (_bus,),
     Kind.BATCH: (_batch,),
 }  # fmt: skip

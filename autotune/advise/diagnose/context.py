@@ -31,11 +31,30 @@ FRAMEWORKS = {
     "sglang": ("sglang/", "sglang.launch_server"),
 }  # fmt: skip
 """Evidence of frameworks. If several are used, advice names the settings of the first."""
-_INFERS = (
-    "ComfyUI", "InvokeAI", "Fooocus", "webui", "infer.py", "nference", "generate.py",
-    "demo.py", "gradio", "_completion", "run_generation", "diffusers/pipelines",
-)  # fmt: skip
-"""Evidence of inference, if nothing speaks of training."""
+JOBS = {
+    "quantization": re.compile(
+        r"(?:gptq|awq|auto_?round|llm-?compressor|quanto|hqq)\w*/|in _?quantize\b"
+        r"|quanti[sz]\w*\.(?:py|sh)\b"
+        r"|\bquantiz(?:e|ing) (?:\S+ ){0,3}model|calibration (?:samples|data)",
+        re.IGNORECASE,
+    ),
+    "conversion": re.compile(
+        r"\b(?:convert|merge|export|consolidate)_\w+(?:\.py|\b in )|merge_and_unload"
+        r"|onnx[./]export"
+        r"|\b(?:convert|merg|export)ing (?:\S+ ){0,3}(?:model|weights|adapter|checkpoint)"
+    ),
+    "preprocessing": re.compile(
+        r"(?:preprocess|tokeniz|prepare|build)\w*(?:data|set|corpus|index)?\w*\.(?:py|sh)\b(?!:)"
+        r"|arrow_dataset\.py|in (?:preprocess|tokenize)\w*|Map \(num_proc=|^Tokenizing",
+        re.MULTILINE,
+    ),
+    "inference": re.compile(
+        r"ComfyUI|InvokeAI|Fooocus|webui|infer\.py|nference|generate\.py|demo\.py|gradio"
+        r"|_completion|run_generation|diffusers/pipelines|in generate\b"
+    ),
+}
+"""Evidence of what does not train: it counts in a traceback, in a command, or if nothing else
+speaks of training."""
 _IMAGES = ("detectron", "mmdet", "mmseg", "ultralytics", "yolo", "Yolo", "YOLO", "iffusion",
            "resnet", "ResNet", "unet", "UNet")  # fmt: skip
 _TRAINS = re.compile(r"(?<![a-z])(?:train|fine-?tun|backward\b|loss\b)", re.IGNORECASE)
@@ -107,17 +126,25 @@ _FRACTION = re.compile(r"(?i)mem(?:ory)?_fraction\W{1,3}?(1(?:\.0*)?|0?\.\d+)\b"
 _KILLED = re.compile(r"-9\b|[Kk]illed|SIGKILL|\b137\b")
 _NOT_KILLED = re.compile(r"\bOOMKilled\W{1,4}[Ff]alse")
 _VALIDATION = re.compile(r"[Vv]alid|[Ee]val|\b[Vv]al:")
+_VALIDATED = re.compile(
+    r"\b(?:[Ee]val(?:uation|_|\b)|[Vv]al(?:idation|idating|_loss)\b"
+    r"|[Gg]enerat(?:ing|ed) (?:samples|images))"
+)
 _NO_TRAINING = re.compile(
     r"^\W*Step \d+[.:)] +[A-Z]"
     r"|[Ll]oading|shards|Map\b|[Tt]okeniz|ownload|Filter|Generat|files|[Vv]al(?:id|:)|[Ee]val|slurm|srun"
     r"|CANCELLED|StepId"
 )
 _MEMORY = re.compile(
-    r"(?P<key>[\w/]{0,24}(?:mem|alloc|reserved|\bMA|\bCA)[\w/]{0,24})"
+    r"(?P<key>(?:\b(?:cpu|host|system|virtual|main|gpu|max|peak)[ _.-])?"
+    r"[\w/]{0,24}(?:mem|alloc|reserved|\bMA|\bCA|rss|\bram\b)[\w/]{0,24}(?: us(?:age|ed?))?)"
     r"(?: ?\(?(?P<key_unit>[GM]i?B)\)?)?['\"]?\s*[:=]?\s*['\"]?"
     r"(?P<size>\d+(?:\.\d+)?) ?(?P<unit>[GM]i?B?\b)?",
     re.IGNORECASE,
 )  # fmt: skip
+_OF_HOST = re.compile(r"cpu|host|system|virtual|main|rss|\bram\b", re.IGNORECASE)
+_EPOCH = re.compile(r"\b(?:epoch|file|chunk|round|fold)\W{0,3}(\d{1,6})\b", re.IGNORECASE)
+_HAS_MEMORY = re.compile(r"[Mm]em|lloc|MA |[Rr]ss|RSS|RAM")
 _WORD = re.compile(r"[a-zа-яё][a-zа-яё'’-]*+[,.;:!?)]*$")
 _PAGE = re.compile(
     r"^(?:#+ )?[^\w\n]*(?:(Troubleshooting|Possible [Cc]auses)|FAQ|Frequently [Aa]sked)\b"
@@ -143,6 +170,10 @@ _TOLD = {
     "evaluation": re.compile(
         r"\b(?:during|in|at|for|to|start\w*|when)(?: the)? (?:validati|evaluati|eval\b|testing\b)"
         r"(?!\w* mode)|(?:验证|测试|评估)(?:[时集，]|阶段|过程)|(?:val|test) ?[的时]"
+    ),
+    "left": re.compile(
+        r"\bafter (?:\w+ ){0,3}?(?:validat|evaluat|eval\b|generat|sampling\b|inferenc)(?!\w*_)"
+        r"|(?:验证|测试|评估)(?:[完之]|结束)"
     ),
     "saving": re.compile(
         r"\b(?:while|when|during|after)(?: \w+)? sav(?:e[sd]?|ing)\b"
@@ -216,7 +247,8 @@ class Context:
     """Backends that the log names."""
     torch: bool = False
     images: bool = False
-    infers: bool = False
+    jobs: set[str] = field(default_factory=set)
+    """Rows of `JOBS`."""
     trains: bool = False
     not_for_memory: bool = False
     """Whether a container's state says that it was not killed for memory."""
@@ -240,8 +272,8 @@ class Context:
     @property
     def framework(self) -> str | None:
         found = next((name for name in FRAMEWORKS if name in self.seen), None)
-        infers = self.infers and not self.trains and found not in SERVING
-        return "inference" if infers else found
+        other = next((job for job in JOBS if job in self.jobs), None)
+        return found if self.trains or found in SERVING else other or found
 
     def last(self, *names: str, written: bool = False) -> FlagSetting | None:
         """The last setting before the failure; `written` asks for a flag, not for a sentence.
@@ -390,8 +422,10 @@ class Context:
                 self.last_step = step
             if shards := _SHARDS.findall(each):
                 self.loading = shards[-1] != "100"
-            if self.last_step is not None and ("mem" in each or "lloc" in each or "MA " in each):
-                self._memory(each, self.last_step)
+            if _HAS_MEMORY.search(each):
+                epoch = _EPOCH.search(each) if self.last_step is None else None
+                if (at := int(epoch[1]) if epoch else self.last_step) is not None:
+                    self._memory(each, at)
 
     def _count(self, line: str) -> None:
         words = [] if "pid=" in line[:80] else line.split()  # a program's words
@@ -403,7 +437,7 @@ class Context:
             self.persons += len(_PERSON.findall(line))
 
     def _frameworks(self, text: str) -> None:
-        self.infers = self.infers or any(mark in text for mark in _INFERS)
+        self.jobs.update(job for job, marks in JOBS.items() if marks.search(text))
         self.torch = self.torch or "torch" in text.lower()
         self.images = self.images or any(mark in text for mark in _IMAGES)
         self.not_for_memory |= bool(_NOT_KILLED.search(text))
@@ -479,13 +513,16 @@ class Context:
             if size and (not series or series[-1][0] < step) and len(series) < _MOST_SAMPLES:
                 series.append((step, size))
 
-    def grown(self) -> tuple[str, tuple[int, int], tuple[int, int]] | None:
-        """The memory that grew: its name, and first and last step and size; None without growth.
+    def grown(self, *, host: bool) -> tuple[str, tuple[int, int], tuple[int, int]] | None:
+        """The memory of the host, or of a device, that grew: its name, and first and last step
+        and size; None without growth.
 
         Growth is at least 10 % over at least five samples. Three quarters of them rise, and so do
         those of the second half: caches fill at the beginning.
         """
         for (key, _), series in self.memory.items():
+            if bool(_OF_HOST.search(key)) is not host:
+                continue
             sizes = [size for _, size in series]
             if (
                 len(sizes) < 5
@@ -497,6 +534,18 @@ class Context:
             if rising >= 0.75 * (len(sizes) - 1):
                 return key, series[0], series[-1]
         return None
+
+
+def validated(lines: Sequence[str]) -> bool:
+    """Whether an evaluation came between steps of training, and at most two steps follow it."""
+    later, found = 0, False
+    for line in reversed(lines):
+        if step_of(line) is not None:
+            if found:
+                return True
+            later += 1
+        found = found or (later < 3 and bool(_VALIDATED.search(line)))
+    return False
 
 
 def validates(line: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.advise.diagnose.amounts import MOST_BYTES, NOTHING, Amounts, read
-from autotune.advise.diagnose.context import step_of, validates
+from autotune.advise.diagnose.context import step_of, validated, validates
 from autotune.advise.diagnose.flags import launch_of
 from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.memory import BACKEND, PINNED, SPEAKERS, backend_in, ran_out, speaker
@@ -91,6 +91,8 @@ class Event:
     trace: tuple[str, ...] = ()
     """Frames and their source, outermost first."""
     step: int | None = None
+    validated: bool = False
+    """Whether an evaluation was shortly before it."""
     recovered: bool = False
     """Whether training went on."""
     weak: bool = False
@@ -187,7 +189,9 @@ def _event_in(said: LogLine, joint: int | None, hit: Hit, log: str) -> Event | N
         event = _event(hit, log, replace(said, text=text), wording, wording.match(text) or match)
         named = _NAME.search(match[0]) and _STANDS.match(said.text, match.end())
         weak = wording.weak or raised or (prose and not named)
-        return replace(event, weak=weak, titled=weak or (hit.is_title and not sizes))
+        return replace(
+            event, weak=weak, titled=weak or (hit.is_title and not sizes and not logged)
+        )
     return None
 
 
@@ -265,6 +269,7 @@ def _event(hit: Hit, log: str, said: LogLine, wording: Wording, match: re.Match[
         step=next(
             (step_of(b) for b in reversed(before) if step_of(b) is not None or validates(b)), None
         ),
+        validated=memory and validated(before),
         recovered=any(_RECOVERED.search(line) for line in near),
         groups=tuple((k, v) for k, v in match.groupdict().items() if v is not None),
     )

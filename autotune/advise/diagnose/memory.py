@@ -78,7 +78,8 @@ _PHRASES = (
 _PLACE = re.compile(
     r"(?<![\w/.~-])(?:[~.]{0,2}/[\w.-]+|[\w.-]+/[\w.-]+/)[\w./-]*"
     r"|\b(?:[a-z][a-z0-9]*[-.])*(?:gpu|a100|h100|v100)(?=[\w.-]*\d|[-.]?(?:node|host|serv|box|machine|cluster))"
-    r"[a-z]*[-.](?!\d\b|\d+ ?gb?\b)\w[\w.-]*", re.IGNORECASE,
+    r"[a-z]*[-.](?!\d\b|\d+ ?gb?\b)\w[\w.-]*",
+    re.IGNORECASE,
 )
 """A path, or the name of a machine, which may have the name of a device in it."""
 _RAN_OUT = re.compile("|".join(f"(?:{each})" for each in _PHRASES), re.IGNORECASE | re.ASCII)

@@ -22,6 +22,9 @@ SERVING = {
     "vllm": "--max-num-seqs and --max-num-batched-tokens lower",
     "sglang": "--mem-fraction-static and --chunked-prefill-size lower",
     "llama.cpp": "-c (context) and -ub lower, or fewer layers on the device: -ngl lower",
+    "quantization": "fewer or shorter calibration samples, one at a time",
+    "conversion": 'on the CPU: device_map="cpu", map_location="cpu"',
+    "preprocessing": "fewer processes, and less in each of their batches",
     "inference": "a smaller batch, image, or context",
 }
 """Servers, which do not train: how to keep fewer tokens at a time."""
@@ -85,6 +88,8 @@ LOADING = {
     "vllm": "--tensor-parallel-size 2, or a quantised model",
     "sglang": "--tp-size 2, or a quantised model",
     "llama.cpp": "-ngl lower, or a smaller quantisation",
+    "quantization": 'device_map="cpu" as it loads, so only one layer is on the device',
+    "conversion": "dtype=torch.bfloat16, low_cpu_mem_usage=True, one shard at a time",
     "inference": "dtype=torch.bfloat16, quantised weights, or enable_model_cpu_offload()",
     "torch": "make the model on torch.device('meta'), shard it, then load the shards",
 }

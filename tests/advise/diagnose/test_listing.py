@@ -235,7 +235,7 @@ def test_a_full_host_beside_a_half_empty_device_is_named_with_what_to_do(tmp_pat
     )
     assert (found["event"]["kind"], found["event"]["line"], found["oom"]) == ("listing", 3, False)
     settings = {each["name"]: each["setting"] for each in found["advice"]}
-    assert settings["fewer workers"] == "DataLoader(num_workers=8)"
+    assert settings["fewer workers"] == "--num_workers 8"
     assert "more on the device" in settings
 
 

@@ -606,7 +606,7 @@ def test_evaluation_is_read_in_the_line_of_a_failure_only(tmp_path: Path) -> Non
         ("Out of memory after some steps of validation", "evaluation"),
         ("CUDA OOM when running trainer.validate()", "evaluation"),
         ("CUDA out of memory while testing", "evaluation"),
-        ("CUDA OOM after validation", "not said"),
+        ("CUDA OOM after validation", "left by an evaluation"),
         ("CUDA OOM with validation disabled", "not said"),
         ("CUDA OOM while testing the code", "not said"),
     ):
@@ -1010,3 +1010,58 @@ def test_a_machine_or_a_path_named_after_a_device_is_none(tmp_path: Path) -> Non
         ("out of memory on my A100-40GB", "device"),
     ):
         assert told(tmp_path, f"I see {text}\n")["event"]["kind"] == kind, text
+
+
+def test_what_does_not_train_gets_its_own_advice(tmp_path: Path) -> None:
+    frame = 'Traceback (most recent call last):\n  File "{}", line 2, in {}\n    x = run(b)\n'
+    killed = "Loading\nKilled\n"
+    for log, name, setting in (
+        (frame.format("/x/gptqmodel/looper.py", "quantize") + oom(), "smaller weights", "cpu"),
+        ("python quantize.py --bits 4\n" + killed, "smaller weights", "one layer"),
+        ("python convert_hf.py --to m\n" + killed, "smaller weights", "one shard"),
+        ("python preprocess_data.py --workers 32\n" + killed, "fewer workers", "--workers 16"),
+        (frame.format("/x/pipe.py", "generate") + oom(), "smaller weights", "quantised"),
+    ):
+        advice = told(tmp_path, log)["advice"]
+        assert advice[0]["name"] == name, log
+        assert setting in advice[0]["setting"]
+        assert not {"checkpointing", "offload", "smaller micro-batch", "load less"} & {
+            each["name"] for each in advice
+        }
+    trained = 'Traceback (most recent call last):\n  File "a.py", line 9, in train\n    x = f(b)\n'
+    quantizes = '  File "/x/gptqmodel/nn.py", line 2, in forward\n    x = run(b)\n'
+    assert first(tmp_path, trained + quantizes + oom())[0] == "smaller micro-batch"
+
+
+def test_host_memory_that_grows_over_epochs_is_a_leak(tmp_path: Path) -> None:
+    log = "".join(f"epoch {i}: RSS {4 + 2 * i}.5 GB, gpu mem 9.0 GB\n" for i in range(7))
+    body = told(tmp_path, f"{log}Killed\n")
+    assert body["cause"]["name"] == "a leak"
+    assert body["cause"]["arithmetic"][0].endswith("2.00 GiB more each epoch")
+    assert "tracemalloc" in body["advice"][0]["setting"]
+    assert told(tmp_path, log + oom())["cause"]["name"] == "too big"
+    steps = "".join(f"step {i}00 | cpu mem {20 + i}.5 GB\n" for i in range(7))
+    assert told(tmp_path, f"{steps}Killed\n")["cause"]["name"] == "a leak"
+    assert told(tmp_path, steps + oom())["cause"]["name"] != "a leak"
+
+
+def test_what_an_evaluation_left_fills_the_next_steps(tmp_path: Path) -> None:
+    trace = 'Traceback (most recent call last):\n  File "a.py", line 9, in train\n    x = f(b)\n'
+    steps, evaluated = "step 8 loss 2\nstep 9 loss 2\n", "eval loss 1.8\n"
+    log = f"{steps}{evaluated}step 10 loss 2\n{trace}{oom()}"
+    assert told(tmp_path, log)["cause"]["name"] == "left by an evaluation"
+    assert first(tmp_path, log)[0] == "free after evaluation"
+    late = "".join(f"step {i} loss 2\n" for i in range(10, 14))
+    for other in (
+        f"{steps}{evaluated}{late}{trace}{oom()}",
+        f"{evaluated}step 1 loss 2\nstep 2 loss 2\n{trace}{oom()}",
+    ):
+        assert told(tmp_path, other)["cause"]["name"] == "a longer sample"
+    post = f"The memory is not released after generation, and then\n{trace}{oom()}"
+    assert told(tmp_path, post)["cause"]["name"] == "left by an evaluation"
+
+
+def test_a_small_reserve_is_no_fragmentation(tmp_path: Path) -> None:
+    for idle, name in (("2.00 GiB", "too big"), ("3.50 GiB", "fragmentation")):
+        log = oom(idle=idle, asked="20.00 MiB", free="10.00 MiB", allocated="74.00 GiB")
+        assert told(tmp_path, log)["cause"]["name"] == name
