@@ -50,7 +50,9 @@ LISTING = Wording(
 ENDED = next(each for each in LAST if each.kind is Kind.ENDED)
 _CUT = ("Traceback (most recent call last)", "Exception during training:", '  File "')
 """The last lines of a traceback that is cut off."""
-_QUIET = (Kind.OTHER, Kind.ENDED, Kind.SCHEDULED, Kind.WARNING)
+_AFTER = (Kind.ENDED, Kind.SCHEDULED, Kind.WARNING)
+"""Kinds that follow a failure."""
+_QUIET = (Kind.OTHER, *_AFTER)
 """Kinds that explain nothing beside others."""
 
 
@@ -102,7 +104,7 @@ def diagnose(logs: Sequence[str]) -> Diagnosis:
         found = [replace(e, wording=ENDED) if e.kind is Kind.KILLED else e for e in found]
     if context.is_article:
         found = [each for each in found if each.is_instance or not each.kind.is_oom]
-    first, later = _first(_in_time(found))
+    first, later = _first(_in_time(_last_run(found, context)))
     if first is not None and first.backend is None and len(context.backends) == 1:
         first = replace(first, backend=min(context.backends))
     context.until = None if first is None else (first.log, first.line)
@@ -249,6 +251,20 @@ def _refused(name: str) -> Iterator[None]:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(f"{name}: {why}") from error
+
+
+def _last_run(events: list[Event], context: Context) -> list[Event]:
+    """`events` without those of earlier runs, where a log shows the command of one that failed
+    later."""
+    failed = [
+        e for e in events if not e.titled and e.kind not in _AFTER and "Interr" not in e.text
+    ]
+    if not failed:
+        return events
+    last = failed[-1]
+    rows = context.said["launch"]
+    begun = max((n for log, n, _ in rows if log == last.log and n <= last.line), default=0)
+    return [event for event in events if event.log != last.log or event.line >= begun]
 
 
 def _in_time(events: list[Event]) -> list[Event]:

@@ -366,8 +366,8 @@ def _left(event: Event, context: Context) -> Cause | None:
     if _phase(event, context) or not (told or (event.validated and (trained or event.step))):
         return None
     return Cause(
-        LEFT, "memory ran out in training soon after an evaluation or a generation: what it made is"
-        " held still, or its sizes split the allocator's pieces (a rule of thumb)",
+        LEFT, "memory ran out in training soon after an evaluation or a generation: what it"
+        " made is held still, or its sizes split the allocator's pieces (a rule of thumb)",
     )  # fmt: skip
 
 

@@ -1065,3 +1065,15 @@ def test_a_small_reserve_is_no_fragmentation(tmp_path: Path) -> None:
     for idle, name in (("2.00 GiB", "too big"), ("3.50 GiB", "fragmentation")):
         log = oom(idle=idle, asked="20.00 MiB", free="10.00 MiB", allocated="74.00 GiB")
         assert told(tmp_path, log)["cause"]["name"] == name
+
+
+def test_the_last_run_that_failed_decides(tmp_path: Path) -> None:
+    error = "TypeError: f() takes no arguments\n"
+    runs = f"$ python train.py --batch-size 32\n{oom()}$ python train.py --batch-size 8\n"
+    assert told(tmp_path, runs + error)["event"]["kind"] == "other"
+    body = told(tmp_path, runs + oom(asked="3.00 GiB"))
+    assert body["event"]["asked_bytes"] == 3 * 2**30
+    assert body["advice"][0]["setting"].startswith("--batch-size 4")
+    for end in ("loss 0.3\n", "KeyboardInterrupt\n"):
+        assert told(tmp_path, runs + end)["event"]["asked_bytes"] == 2 * 2**30
+    assert told(tmp_path, f"{oom()}{error}")["oom"]
