@@ -102,6 +102,10 @@ def diagnose(logs: Sequence[str]) -> Diagnosis:
         interrupted = True
     if context.not_for_memory:
         found = [replace(e, wording=ENDED) if e.kind is Kind.KILLED else e for e in found]
+    # What others remember says less than the post.
+    found = [each for each in found if not (each.weak and context.by_another(each.line))]
+    if context.is_manual:
+        found = []
     if context.is_article:
         found = [each for each in found if each.is_instance or not each.kind.is_oom]
     first, later = _first(_in_time(_last_run(found, context)))

@@ -8,9 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from autotune.advise.diagnose.advice_host import HOST, LISTED, leak, smaller
+from autotune.advise.diagnose.advice_host import HOST, LISTED, leak, smaller, tensor
 from autotune.advise.diagnose.case import Advice, Case, Measure, as_said, of, of_deepspeed, to
-from autotune.advise.diagnose.causes import BY_NOW, GATHERING, IDLE_SHARE, LEFT, NOT_SAID, lister
+from autotune.advise.diagnose.causes import (
+    BY_NOW,
+    GATHERING,
+    IDLE_SHARE,
+    LEFT,
+    NOT_SAID,
+    OF_ONE,
+    lister,
+)
 from autotune.advise.diagnose.context import JOBS
 from autotune.advise.diagnose.flags import OPTIMIZERS, FlagSetting
 from autotune.advise.diagnose.kinds import Kind
@@ -269,6 +277,10 @@ def _corrupt(case: Case) -> Advice | None:
               "speed, until it is found")  # fmt: skip
 
 
+def _of_one(case: Case) -> Advice | None:
+    return tensor(case) if case.has(OF_ONE) else None
+
+
 def _loading(case: Case) -> Advice | None:
     if case.has("no room for the KV cache"):
         return to("cache", "leave more for the KV cache",
@@ -501,7 +513,7 @@ def _length(case: Case) -> Advice | None:
 
 _ROWS: dict[Kind, tuple[Measure, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
-        _share, _stop_others, _own_device, _limit, leak, _corrupt, _allocator, _loading,
+        _share, _stop_others, _own_device, _limit, leak, _corrupt, _of_one, _allocator, _loading,
         _saving, _apart, _inline, _loss, _micro_batch, _checkpointing, _stage, _offload, _length,
     ),
     Kind.MEMORY: (

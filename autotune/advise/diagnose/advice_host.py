@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autotune.advise.diagnose.case import Advice, Case, Measure, of, to
+from autotune.advise.diagnose.causes import OF_ONE
 from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.loads import ROOMY
 from autotune.advise.diagnose.settings import LOADING, MICRO, SERVING
@@ -77,8 +78,9 @@ def _evaluation(case: Case) -> Advice | None:
     return to("keep less", "keep less of what is predicted", setting, "all logits", "nothing")
 
 
-def _tensor(case: Case) -> Advice | None:
-    if not case.has("one large tensor", "a corrupt size"):
+def tensor(case: Case) -> Advice | None:
+    """For one request that is too large."""
+    if not case.has("one large tensor", "a corrupt size", OF_ONE):
         return None
     return to("smaller tensor", "make that tensor in parts, or in a smaller dtype",
               "where the traceback ends: its shape, and whether all of it is needed at once",
@@ -210,7 +212,7 @@ def _multiply(case: Case) -> Advice | None:
 
 
 _OF_HOST = (
-    _evaluation, _tensor, leak, _less_offload, _request_first, _load_first, _workers, _load_later,
+    _evaluation, tensor, leak, _less_offload, _request_first, _load_first, _workers, _load_later,
     _request_later,
 )  # fmt: skip
 HOST: dict[Kind, tuple[Measure, ...]] = {

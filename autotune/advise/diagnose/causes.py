@@ -17,7 +17,7 @@ from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.settings import LISTS
 from autotune.units import gib
 
-LEFT = "left by an evaluation"
+LEFT, OF_ONE = "left by an evaluation", "a limit of one allocation"
 NOT_SAID, BY_NOW = "not said", "free by now"
 """Names of the first cause if the message does not tell it."""
 CONTEXT_BYTES, CONTEXT_SHARE = 3 * 2**30, 0.05
@@ -242,7 +242,7 @@ def _freed(event: Event, context: Context) -> Cause | None:
         return None  # the allocator takes whole segments
     if event.backend == "XPU" and a.asked >= XPU_LIMIT:
         return Cause(
-            "a limit of one allocation",
+            OF_ONE,
             f"{gib(free)} were free: drivers of Intel GPUs may limit one allocation, often to"
             f" {gib(XPU_LIMIT)} (a rule of thumb)",
         )
@@ -269,14 +269,15 @@ def _leak(event: Event, context: Context) -> Cause | None:
 
 
 def _told_leak(event: Event, context: Context) -> Cause | None:
-    if "a leak" not in context.told or _leak(event, context) is not None:
+    if "a leak" not in context.told or _leak(event, context) or _phase(event, context):
         return None
     return Cause("a leak", "memory grew, as the text tells; something keeps tensors alive")
 
 
 _LOADING = re.compile(
-    r"in from_pretrained|_load_(?:pretrained|state_dict)|in load_(?:state_dict|checkpoint|model)"
-    r"|modeling_utils\.py|checkpoint_loader|model_loader|safetensors|(?:torch|paddle)\.load\((?!.*cpu)|(?:module|model)\.to\(|t\.to\(device"
+    r"(?:in |\.)from_pre(?:trained|set)\b|_load_(?:pretrained|state_dict)"
+    r"|in load_(?:state_dict|checkpoint|model)|modeling_utils\.py|checkpoint_loader|model_loader"
+    r"|safetensors|(?:torch|paddle)\.load\((?!.*cpu)|(?:module|model)\.to\(|t\.to\(device"
     r"|model\.cuda\(|_move_m\w+_to_device|in (?:_apply|convert|_materialize\w*)$|initialize_model",
     re.MULTILINE,
 )
@@ -349,7 +350,8 @@ def _first_step(event: Event, context: Context) -> Cause | None:
 def _phase(event: Event, context: Context) -> Cause | None:
     trace = "\n".join(event.trace)
     trains = TRAINING.search(trace) or (event.trace and not event.weak and event.step)
-    if _EVALUATION.search(trace) or ("evaluation" in context.told and not trains):
+    told = "evaluation" in context.told and "left" not in context.told and not trains
+    if _EVALUATION.search(trace) or told:
         where = ", where predictions are gathered" if GATHERING.search(trace) else ""
         return Cause("evaluation", f"memory ran out in evaluation{where}")
     if _SAVING.search(trace) or (not event.trace and "saving" in context.told):

@@ -27,7 +27,8 @@ FRAMEWORKS = {
                      "***** Running training *****", "Instantaneous batch size per device"),
     "deepspeed": ("deepspeed", "DeepSpeed"),
     "accelerate": ("accelerate/", "accelerate launch", "accelerator.backward"),
-    "vllm": ("vllm/", "vLLM", "vllm_ascend", "vllm serve", "vllm.entrypoints", "EngineCore"),
+    "vllm": ("vllm/", "vLLM", "vllm_ascend", "vllm serve", "vllm.entrypoints", "EngineCore",
+             "RayWorkerWrapper"),
     "sglang": ("sglang/", "sglang.launch_server"),
 }  # fmt: skip
 """Evidence of frameworks. If several are used, advice names the settings of the first."""
@@ -172,7 +173,8 @@ _TOLD = {
         r"(?!\w* mode)|(?:验证|测试|评估)(?:[时集，]|阶段|过程)|(?:val|test) ?[的时]"
     ),
     "left": re.compile(
-        r"\bafter (?:\w+ ){0,3}?(?:validat|evaluat|eval\b|generat|sampling\b|inferenc)(?!\w*_)"
+        r"\bafter (?:(?!of\b)\w+ ){0,3}?(?:validat|evaluat|eval\b|generat|sampling\b|inferenc)"
+        r"(?!\w*_)"
         r"|(?:验证|测试|评估)(?:[完之]|结束)"
     ),
     "saving": re.compile(
@@ -191,6 +193,7 @@ _TOLD = {
         r"|\b(?:increas|grow|accumulat)(?:ing|es?) (?:\w+ )?memory"
         r"|\b(?:memory|V?RAM)\b.{0,12} (?:fill(?:s|ing) up|(?:increas|grow|ris|climb)\w+ until)\b"
         r"|\bmemory (?:usage )?(?:increment|increases?|growth)\b.{0,20} (?:each|every|per) \w"
+        r"|\beventually\b.{0,30}\b(?:OOM|memory)"
         r"|^(?!.*\b(?:[Mm]ay ?be|[Pp]ossibl[ey]|could|might|[Ii]s (?:it|this|there))\b|.*#\d).*"
         r"[Mm]emory leak|\b(?:filled|full)\b.{0,20}after .{0,12}epoch"
         r"|after .{0,12}epoch.{0,40}\bfull"
@@ -211,6 +214,8 @@ _RESUMES = re.compile(
 )
 _CHINESE, _ASKS = re.compile("[\u4e00-\u9fff]"), re.compile("我(?!们)|请[教问]|大佬|吗")
 _AUTHOR = (" commented", "· comment ·", "· description ·", "opened this issue")
+_TURN = re.compile(r"(\S+) (?:· (?:description|comment) ·|commented |opened this)")
+_READER = re.compile(r"\b[Yy]ou(?:rs?|['’]re)?\b")
 OF_A_PAGE = 60
 """The least words of sentences on a page."""
 _MOST_SAMPLES = 4000
@@ -258,6 +263,12 @@ class Context:
     """Words in lines of sentences."""
     persons: int = 0
     """Number of them that are "I" and the like."""
+    readers: int = 0
+    """Number of them that are "you" and the like."""
+    plain: int = 0
+    """Lines that are no sentences."""
+    turns: list[tuple[int, str]] = field(default_factory=list)
+    """Where the parts of a thread begin, and their authors."""
     listing: Listing = field(default_factory=Listing)
     memory: dict[tuple[str, int | None], list[tuple[int, int]]] = field(
         default_factory=lambda: defaultdict(list)
@@ -270,10 +281,21 @@ class Context:
         return self.is_change or self.prose >= max(OF_A_PAGE, 200 * self.persons)
 
     @property
+    def is_manual(self) -> bool:
+        """Whether it is a page that tells its readers what to do, with examples of errors."""
+        addressed = not self.persons and self.readers >= 3
+        return self.is_article and addressed and self.prose > 12 * self.plain
+
+    @property
     def framework(self) -> str | None:
         found = next((name for name in FRAMEWORKS if name in self.seen), None)
         other = next((job for job in JOBS if job in self.jobs), None)
         return found if self.trains or found in SERVING else other or found
+
+    def by_another(self, line: int) -> bool:
+        """Whether another than the author of a thread wrote `line`."""
+        said = [who for first, who in self.turns if first <= line]
+        return bool(said) and said[-1] != said[0]
 
     def last(self, *names: str, written: bool = False) -> FlagSetting | None:
         """The last setting before the failure; `written` asks for a flag, not for a sentence.
@@ -415,6 +437,9 @@ class Context:
         self._frameworks(text)
         self._patterns(text, line)
         self._lines(text.split("\n"), line)
+        for number, whole in enumerate(lines, line):
+            if turn := _TURN.match(whole):
+                self.turns.append((number, turn[1]))
         for each in (part for whole in lines for part in whole.split("\r")):
             self._count(each)
             step = step_of(each)
@@ -435,6 +460,9 @@ class Context:
         if len(words) >= 8 and sum(map(bool, map(_WORD.match, words))) >= 0.6 * len(words):
             self.prose += len(words)
             self.persons += len(_PERSON.findall(line))
+            self.readers += len(_READER.findall(line))
+        else:
+            self.plain += bool(words)
 
     def _frameworks(self, text: str) -> None:
         self.jobs.update(job for job, marks in JOBS.items() if marks.search(text))

@@ -41,7 +41,7 @@ _PHRASES = (
     # Too little: not enough memory, more system memory than is available.
     rf"{_LACK} (?!to (?:save|reduce|lower|free) )(?:[\w'()/-]{{1,15}} ){{0,4}}?{_STORE}",
     rf"\b{_STORE}{_GAP}{{0,60}}?\b(?:exhaust(?:ed|ion)|insufficient"
-    r"|not (?:enough|sufficient|available)|used up|less than"
+    r"|not (?:enough|sufficient|available)|used up|less than (?!\d)"
     r"|(?:is|gets?|getting) (?:full|filled)(?!,? (?:but|and|while)\b)"
     r"|too (?:small|little|low)|exceed\w*|overflow\w*|pressure.{0,40}kill\w*)",
     rf"\b(?:(?:exceed|surpass)\w*(?! \d+% of)|(?:larger|more|bigger|greater) than) {_GAP}{{0,60}}?"

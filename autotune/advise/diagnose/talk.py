@@ -7,7 +7,8 @@ import re
 _TALK = re.compile(
     r"\b(?:[Ii]f (?:your?|it|this|the)|avoids?|[Ww]hen(?:ever)? an?|[Bb]etter"
     r"|[Tt]ips?|[Hh]ints?|FAQ|how to|watch(?:ing)? for|handles"
-    r"|(?:may|might|would|could|can) (?:see|cause|get|lead|result|raise|hit|run)"
+    r"|(?:may|might|would|could|can) (?:be|see|cause|get|lead|result|raise|hit|run)"
+    r"|otherwise|I think (?:it|this|that)(?:'s| is| was)? (?:\w+ )?(?:by|due|because)"
     r"|common(?:ly)? |typical(?:ly)?|usually|I(?:'m| am) thinking"
     r"|I (?:guess|suspect|assume)|[Ee]rrors like|0 [Ww]orkers|grep|findstr|instead of"
     r"|used to (?:be|get|give|fail|have|hit|run|see|throw)"
@@ -73,4 +74,5 @@ def is_quoted(text: str, match: re.Match[str], *, title: bool = False) -> bool:
 def is_talk(text: str, match: re.Match[str]) -> bool:
     """Whether the sentence of `match` talks of failures in general."""
     before = _SENTENCE_END.split(text[: match.start()])[-1]
-    return bool(_TALK.search(before) or _TALK_AFTER.match(text, match.end()))
+    after = _TALK_AFTER.match(text, match.end())
+    return bool(_TALK.search(before) or after or " otherwise " in match[0])

@@ -139,7 +139,7 @@ _KILLED = (
     _row(
         "bus", Kind.BUS, "torch torch/distributed/elastic; deepspeed launcher/launch.py; slurm",
         rf"{_EXITED}(?:-7|135)\b",
-        r"tasks? [\d,-]+: Bus error",
+        r"tasks? [\d,-]+: Bus error|^Bus error\b|\bBus error \(core dumped|[Cc]aught signal 7\b",
     ),
     _row(
         "killed", Kind.KILLED,
@@ -173,6 +173,7 @@ _LAST = (
         r"block: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] Assertion `.{1,200}` failed",
         r"an illegal (?:memory access|instruction) was encountered",
         r"Memory access fault by GPU \W*node-\d",
+        r"(?:CUDA|HIP) [Ee]rror(?: \(\S{1,200}\))?: invalid (?:configuration )?argument",
         r"CUDA [Ee]rror: (?:uncorrectable ECC error|misaligned address|unknown error"
         r"|all CUDA-capable devices are busy|invalid device ordinal|driver shutting down)",
         r"[Ee]rror:? no kernel image is available",
@@ -222,7 +223,7 @@ _LAST = (
         r"|Exception)(?:\(\w+\))?(?:: .|$|:$)|^Exception in device=TPU:",
         r"^(?:libc\+\+abi: )?terminat(?:e called after throwing|ing due to uncaught)",
         r"Unhandled exception with message: ",
-        r"[Ss]egmentation fault \(core dumped\)",
+        r"[Ss]egmentation fault \(core dumped\)|\*\*\* SIG(?:ABRT|SEGV|FPE|ILL) received",
         r"^Windows fatal exception: ",
     ),
 )  # fmt: skip
@@ -238,6 +239,7 @@ _WEAK = (
         "told-error", Kind.OTHER, "people and loggers, of an exception that they name or show",
         r"(?<!\S)[`\"'(](?:\w+\.)*[A-Z]\w*(?:Error|Exception): \S",
         r"\b[Ee]rror (?:during|while|in) [\w ]{1,30}: \w",
+        r"\bCU[A-Z]{3,6}_STATUS_(?!SUCC|ALLOC)[A-Z]",
         weak=True,
     ),
     _row(

@@ -1077,3 +1077,71 @@ def test_the_last_run_that_failed_decides(tmp_path: Path) -> None:
     for end in ("loss 0.3\n", "KeyboardInterrupt\n"):
         assert told(tmp_path, runs + end)["event"]["asked_bytes"] == 2 * 2**30
     assert told(tmp_path, f"{oom()}{error}")["oom"]
+
+
+def test_what_others_remember_in_a_thread_says_less_than_the_post(tmp_path: Path) -> None:
+    post = "# Crash\n\nann · description · 2026-01-02\nIt crashes in epoch 3.\n\n"
+    other, again = "bob · comment · 2026-01-03\n", "ann · comment · 2026-01-04\n"
+    said = "I ran out of memory on the GPU.\n"
+    assert not told(tmp_path, post + other + said)["oom"]
+    assert told(tmp_path, post + other + "Log?\n\n" + again + said)["oom"]
+    assert told(tmp_path, post + other + oom())["oom"]
+    assert told(tmp_path, other + said)["oom"]
+
+
+def test_a_page_with_an_example_of_an_error_is_no_report(tmp_path: Path) -> None:
+    error = "slurmstepd: error: Detected 1 oom-kill event(s) in step 3706.batch cgroup\n"
+    words = "If you see such a line then your job took more than you asked for in your script.\n"
+    assert not told(tmp_path, f"What does it mean?\n\n{error}{words * 6}")["oom"]
+    assert told(
+        tmp_path,
+        f"What does it mean?\n\n{error}{words}And so I see it in my own job, too.\n{words * 6}",
+    )["oom"]
+    assert told(tmp_path, "step 1 loss 2\n" * 90 + error + words * 6)["oom"]
+
+
+def test_a_guess_a_wish_and_a_small_device_are_no_failure(tmp_path: Path) -> None:
+    for text in (
+        "I think it's caused by OOM on some devices",
+        "It may be out of memory",
+        "Memory should not grow, otherwise the app will crash and run out of memory",
+        "Warning: GPU VRAM is less than 8GB",
+    ):
+        assert not told(tmp_path, f"{text}\n")["oom"], text
+    assert told(tmp_path, "Free GPU memory is less than desired\n")["oom"]
+
+
+def test_other_faults_and_signals_are_named(tmp_path: Path) -> None:
+    for text, kind in (
+        ("[n1:13:0:16] Caught signal 7 (Bus error: nonexistent physical address)", "bus"),
+        ("./run.sh: line 3: 41 Bus error (core dumped) python a.py", "bus"),
+        ("CUDA error (C:/x/launch.h:188): invalid argument", "assert"),
+        ("*** SIGABRT received at time=1720159248 on cpu 5 ***", "other"),
+        ("there is a problem: CUDNN_STATUS_NOT_SUPPORTED with a batch of 128", "other"),
+    ):
+        assert told(tmp_path, f"{text}\n")["event"]["kind"] == kind, text
+
+
+def test_a_phase_counts_more_than_a_suspected_leak(tmp_path: Path) -> None:
+    post = "# Memory leak with metrics\n\nI reach the validation, and get an OOM in validation.\n"
+    assert told(tmp_path, post)["cause"]["name"] == "evaluation"
+    assert first(tmp_path, post)[0] == "evaluate less at a time"
+    steps = "# OOM\n\nThe step time grows, eventually leading to out of memory on the GPU.\n"
+    assert told(tmp_path, steps)["cause"]["name"] == "a leak"
+
+
+def test_a_model_that_is_loaded_by_a_line_without_frames_is_seen(tmp_path: Path) -> None:
+    log = (
+        'models.CausalLM.from_preset("x")\nRESOURCE_EXHAUSTED: Attempting to allocate 4.39G. That'
+        " was not possible. There are 2.30G free.; (0x0x0_HBM0)\n"
+    )
+    assert told(tmp_path, log)["cause"]["name"] == "loading the model"
+
+
+def test_one_request_above_a_limit_is_made_in_parts(tmp_path: Path) -> None:
+    log = (
+        "torch.OutOfMemoryError: XPU out of memory. Tried to allocate 8.00 GiB. GPU 0 has a total"
+        " capacity of 15.11 GiB. Of the allocated memory 0 bytes is allocated by PyTorch, and"
+        " 0 bytes is reserved by PyTorch but unallocated.\n"
+    )
+    assert first(tmp_path, log)[0] == "smaller tensor"
