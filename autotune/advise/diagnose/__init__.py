@@ -171,8 +171,8 @@ class LogReader:
         found = [replace(event, recovered=self._recovered(event)) for event in self._events]
         # What was told above a traceback without its end is mostly its end.
         if self.cut and not any(each.trace for each in found):
-            trace = trace_of(self.scanner.tail())
-            found = [replace(e, trace=trace if e.kind.is_oom else ()) for e in found]
+            trace, step = trace_of(self.scanner.tail()), self._context.last_step
+            found = [replace(e, trace=trace, step=step) if e.kind.is_oom else e for e in found]
         return found
 
     def _recovered(self, event: Event) -> bool:

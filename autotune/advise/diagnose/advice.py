@@ -41,7 +41,8 @@ def advice(case: Case) -> list[Advice]:
     rows = _ROWS[case.event.kind]
     if case.event.kind is Kind.LISTING:
         rows = _LISTED.get(case.causes[0].name, ()) if case.causes else ()
-    return [found for row in rows if (found := row(case)) is not None]
+    found = [each for row in rows if (each := row(case)) is not None]
+    return list({each.name: each for each in reversed(found)}.values())[::-1]
 
 
 def command(case: Case) -> str | None:
@@ -487,6 +488,15 @@ def _offload(case: Case) -> Advice | None:
     )  # fmt: skip
 
 
+def _length_first(case: Case) -> Advice | None:
+    """For long samples that a person tells of."""
+    return _length(case) if "long" in case.context.told else None
+
+
+def _length_last(case: Case) -> Advice | None:
+    return None if "long" in case.context.told else _length(case)
+
+
 def _length(case: Case) -> Advice | None:
     if case.framework in JOBS or not (case.training or case.framework in SERVING):
         return None
@@ -514,7 +524,8 @@ def _length(case: Case) -> Advice | None:
 _ROWS: dict[Kind, tuple[Measure, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
         _share, _stop_others, _own_device, _limit, leak, _corrupt, _of_one, _allocator, _loading,
-        _saving, _apart, _inline, _loss, _micro_batch, _checkpointing, _stage, _offload, _length,
+        _saving, _apart, _inline, _loss, _length_first, _micro_batch, _checkpointing, _stage,
+        _offload, _length_last,
     ),
     Kind.MEMORY: (
         _stop_others, leak, _loading, _saving, _apart, _loss, _micro_batch, _checkpointing,

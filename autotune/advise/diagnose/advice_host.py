@@ -94,7 +94,8 @@ def _loads(case: Case) -> bool:
         return False  # the node is full of its tasks
     return bool(
         context.trains or context.seen or context.settings or "torch" in str(case.event.trace)
-        or case.event.step or name in ("worker-killed", "shared-memory")
+        or case.framework == "preprocessing" or case.event.step
+        or name in ("worker-killed", "shared-memory")
     )  # fmt: skip
 
 

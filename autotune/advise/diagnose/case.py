@@ -56,13 +56,17 @@ class Case:
     @property
     def _job(self) -> str | None:
         """What fails and does not train, by the frames, or else by the command."""
+        if self.context.preparing and not self.event.step:
+            return "preprocessing"
         for text in ("\n".join(self.event.trace), self.context.launch or ""):
             if TRAINING.search(text) or _TRAINS.search(text):
                 return None
             found = next((name for name, marks in JOBS.items() if marks.search(text)), None)
             if found and (text is not self.context.launch or found != "inference"):
                 return found
-        return None
+        return next(
+            (job for job in JOBS if job in self.context.told and not self.event.trace), None
+        )
 
     def on(self, *switches: str) -> bool:
         """Whether one of `switches` is on in the log."""

@@ -388,6 +388,8 @@ def _logits(event: Event, context: Context) -> Cause | None:
 
 
 def _longer_sample(event: Event, context: Context) -> Cause | None:
+    if "long" in context.told and not event.trace and event.amounts.asked is None:
+        return Cause("a longer sample", "the text tells of long samples")
     if (event.step or 0) < 2 or _phase(event, context) or _left(event, context):
         return None
     return Cause(

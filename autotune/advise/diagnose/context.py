@@ -115,11 +115,16 @@ _EXPANDABLE = re.compile(r"expandable_segments:(\w+)")
 _COMMENT = re.compile(r"^[ \t]*#(?!SBATCH|PBS|BSUB).*$", re.MULTILINE)
 _STEP = re.compile(
     r"\b(?:global_?)?(?:step|iter|iteration)\b['\"]?(?:\s*[:=/]\s*|\s+)\[?(\d{1,9})\b"
+    r"|\depoch:train:\d+-(\d{1,9})batch"
     r"|\bepoch(?:\(train\))?:? *\[\d+\] ?\[ *(\d{1,9})/\d+\]",
     re.IGNORECASE,
 )
 _BAR = re.compile(r"\b(\d{1,9})/\d{1,9} \[\d*:?\d+:\d\d<")
-_SHARDS = re.compile(r"oading (?:checkpoint )?shards: *(\d{1,3})%")
+_DOING = re.compile(
+    r"(?:oading (?:checkpoint )?shards"
+    r"|(?P<prepares>\b(?:Running tokenizer|Tokeniz|Preprocess|Map))\b[^|\n:]{0,40})"
+    r": *(?P<percent>\d{1,3})%"
+)
 _WINDOWS = re.compile(r"\b[A-Z]:\\|\.\.\\|WinError|paging file")
 _AT_START = re.compile(rf"(?i)total ?memory: ?({SIZE})\s+free ?memory: ?({SIZE})")
 """TensorFlow's lines about a device before it takes its share."""
@@ -182,6 +187,19 @@ _TOLD = {
         r"|\b(?:to|cannot|can't) save (?:\w+ ){0,3}?(?:model|weights|checkpoint|ckpt)"
         r"|STATE_DICT\b|保存[^，。]{0,12}[时候]"
     ),
+    "conversion": re.compile(
+        r"\b(?:while|when|during|in|after) (?:(?:[\w→-]+ ){0,4}conversion\b"
+        r"|(?:\w+ )?(?:convert|merg|export|reshap)ing (?:\S+ ){0,3}"
+        r"(?:model|weights|adapter|checkpoint|lora))"
+    ),
+    "long": re.compile(
+        r"\b(?:long(?:er)?|larger?|higher|increas\w*) (?:\w+ )?"
+        r"(?:context|sequence|seq|prompt|utterance|length)"
+        r"|\b(?:context|seq\w*)[ -]?len\w* (?:incr|large|long)|\d+k context\b",
+        re.IGNORECASE,
+    ),
+    "preprocessing": re.compile(r"\b(?:tokeni[sz]|preprocess)(?:e|ing|ation)\b"),
+    "quantization": re.compile(r"\b(?:while|when|during|in|after) (?:\w+ )?quanti[sz]"),
     "loading": re.compile(
         r"\b(?:while|when|during|as)\b[^.;]{0,20}\bload(?:s|ing|ed)?\b[^.;]{0,20}\b(?:model|weights|shards)"
         r"|加载[^，。]{0,8}(?:模型|权重)"
@@ -247,6 +265,8 @@ class Context:
     """Rows of `_TOLD` in sentences that tell of an error, or of memory."""
     loading: bool = False
     """Whether the last thing that a log shows is a model that is being loaded."""
+    preparing: bool = False
+    """Whether the last thing that a log shows is data that is being prepared."""
     windows: bool = False
     backends: set[str] = field(default_factory=set)
     """Backends that the log names."""
@@ -445,8 +465,9 @@ class Context:
             step = step_of(each)
             if step is not None:
                 self.last_step = step
-            if shards := _SHARDS.findall(each):
-                self.loading = shards[-1] != "100"
+            for shown in _DOING.finditer(each):
+                self.preparing = bool(shown["prepares"]) and shown["percent"] != "100"
+                self.loading = not shown["prepares"] and shown["percent"] != "100"
             if _HAS_MEMORY.search(each):
                 epoch = _EPOCH.search(each) if self.last_step is None else None
                 if (at := int(epoch[1]) if epoch else self.last_step) is not None:

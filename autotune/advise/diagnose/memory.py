@@ -46,6 +46,7 @@ _PHRASES = (
     r"|too (?:small|little|low)|exceed\w*|overflow\w*|pressure.{0,40}kill\w*)",
     rf"\b(?:(?:exceed|surpass)\w*(?! \d+% of)|(?:larger|more|bigger|greater) than) {_GAP}{{0,60}}?"
     rf"\b(?:{_STORE}|KV cache)",
+    rf"\bbl(?:owing|ows?|ew) up (?:\w+ ){{0,2}}{_STORE}|\b{_STORE} bl(?:owing|ows|ew) up\b",
     rf"\bmore (?:\w+ ){{0,3}}{_STORE}{_GAP}{{0,30}}\bthan (?:is |are )?(?:available|free|left)",
     r"\bno available memory|\bKV cache is -\d|memlimit|low on memory|memory pressure \(oom\)",
     rf"\bbuffer\b{_GAP}{{0,60}}?\b(?:larger than|exceeds?)\b|must not exceed {SIZE}",
@@ -181,9 +182,9 @@ _SPEAKERS = (
      r"|[Ee]rrno 12|ENOMEM|(?:WinError|os error) 1455|Error code 12|an(?:not|'t) allocate memory"),
     ("device", Kind.DEVICE, "any program that names a device",
      r"(?i:\b(?:gpus?|vram|npu|xpu|tpu|hbm|rocm|hip|mps|vulkan|sycl|metal|device|cupy|card"
-     r"|accelerator|(?:rtx|gtx) ?\d*|geforce|[ahvlb]\d00s?|nvidia|nvml|trt|tensorrt"
+     r"|accelerator|(?:rtx|gtx) ?\d*|geforce|[ahvlb]-?\d00s?|nvidia|nvml|trt|tensorrt"
      r"|ascend|neuron|miopen)\b)|GPU|CUDA|[Cc]uda|(?i:opencl)|TDRV|NRT_|nrt_|DEVMEM|VK_"
-     r"|in alloc$|across \d+ banks|显存|显卡"),
+     r"|in alloc$|reserved but un|across \d+ banks|显存|显卡"),
     ("machine", Kind.HOST, "any program that names who was killed",
      r"(?i:\b(?:container|node|pod|your notebook|session|killed)\b)|内存"),
     ("memory", Kind.MEMORY, "any program that does not say which memory it means", r""),

@@ -1145,3 +1145,54 @@ def test_one_request_above_a_limit_is_made_in_parts(tmp_path: Path) -> None:
         " 0 bytes is reserved by PyTorch but unallocated.\n"
     )
     assert first(tmp_path, log)[0] == "smaller tensor"
+
+
+def test_what_a_log_was_preparing_or_a_title_names_is_no_training(tmp_path: Path) -> None:
+    bar = "Running tokenizer on dataset:  {}%|#  | 1/2\n"
+    killed = "exits with return code = -9\n"
+    assert first(tmp_path, f"import deepspeed\n{bar.format(7)}{killed}") == (
+        "fewer workers", "num_proc=<half of now>"
+    )  # fmt: skip
+    done = f"import deepspeed\n{bar.format(7)}{bar.format(100)}train loss 2\n{killed}"
+    assert first(tmp_path, done)[0] == "load less"
+    for title, setting in (
+        ("OOM while merging the 70B model", "one shard"),
+        ("CUDA OOM during initial HF→Megatron checkpoint conversion", "one shard"),
+        ("CUDA OOM when quantizing", "one layer"),
+    ):
+        advice = told(tmp_path, f"# {title}\n\nI train it, too.\n")["advice"]
+        assert setting in advice[1]["setting"], title
+        assert "checkpointing" not in [each["name"] for each in advice]
+    for title in ("CUDA OOM without quantization", "CUDA OOM after merging #63"):
+        names = [a["name"] for a in told(tmp_path, f"# {title}\n\nI train it\n")["advice"]]
+        assert "smaller micro-batch" in names, title
+
+
+def test_long_samples_that_a_person_tells_of_are_cut_first(tmp_path: Path) -> None:
+    post = "# OOM\n\nI get an OOM on the GPU with a larger context size.\n"
+    assert told(tmp_path, post)["cause"]["name"] == "a longer sample"
+    assert first(tmp_path, post)[0] == "shorter sequences"
+
+
+def test_a_title_has_the_step_of_the_cut_log_below_it(tmp_path: Path) -> None:
+    log = (
+        "# RuntimeError: CUDA out of memory\n\n```\nINFO: 1epoch:train:1901-2000batch: loss=2.7\n"
+        'Traceback (most recent call last):\n  File "a.py", line 2, in train\n    x.backward()\n'
+        '  File "/t/torch/autograd/__init__.py", line 14, in backward\n'
+    )
+    body = told(tmp_path, log)
+    assert body["event"]["step"] == 2000
+    assert body["cause"]["name"] == "a longer sample"
+
+
+def test_more_words_for_memory_and_for_other_errors(tmp_path: Path) -> None:
+    for text, kind in (
+        ("the tokenizing keeps blowing up my RAM", "host"),
+        ("I run out of memory on 8*a-100", "device"),
+        ("OOM with much reserved but unallocated memory", "device"),
+        ("x.mm:228:0): error: input types are not compatible", "other"),
+        ("It ends with an error of MPS: RuntimeError: Placeholder is not there", "other"),
+    ):
+        assert told(tmp_path, f"{text}\n")["event"]["kind"] == kind, text
+    warning = "Auto batching attempts to catch CUDA Out of Memory errors and takes less.\n"
+    assert not told(tmp_path, warning)["oom"]
