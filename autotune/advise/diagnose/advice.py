@@ -41,8 +41,11 @@ def advice(case: Case) -> list[Advice]:
     rows = _ROWS[case.event.kind]
     if case.event.kind is Kind.LISTING:
         rows = _LISTED.get(case.causes[0].name, ()) if case.causes else ()
-    found = [each for row in rows if (each := row(case)) is not None]
-    return list({each.name: each for each in reversed(found)}.values())[::-1]
+    found: dict[str, Advice] = {}
+    for row in rows:
+        if (each := row(case)) is not None:
+            found.setdefault(each.name, each)
+    return list(found.values())
 
 
 def command(case: Case) -> str | None:

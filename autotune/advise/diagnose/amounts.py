@@ -20,12 +20,13 @@ MOST_BYTES = 2**50
 _PATTERNS = {
     "asked": (r"alloc\w* [^()]{0,40}?\((\d{1,18}+ ?(?:bytes|B))\)",
               rf"memory \(({SIZE})\) could not",
-              rf"(?:[Tt]r(?:ied|ying)|[Aa]ttempting) to (?:allocate|reserve) ?({SIZE})",
+              rf"(?:[Tt]r(?:ied|ying)|[Aa]ttempting) to (?:allocate|reserve|map) ?({SIZE})",
               r"(?:alloc(?:ate|ating|ation)?|reserve)(?: [\w().]{1,12}){0,3}? [(]?"
               rf"({SIZE}|\d+B(?=\)))",
               rf"(?:Requested *:|Invalid buffer size:|desired GPU memory utilization \([\d.]+,"
               rf"|anon-rss:|VmRSS:?|hbm usage >=) ?({SIZE})",
-              rf"({SIZE}) KV cache is needed", r"\balloc DEVICE memory: (\d{1,18})\b",
+              rf"({SIZE}) KV cache is needed",
+              r"\balloc (?:DEVICE memory:|memory of) (\d{1,18})\b",
               rf"more (?:\w+ )?memory \(({SIZE})\)", r"\bsize::? ?(\d{1,18})\b",
               r"(?:alloc\w*|buffer) of size (\d{1,18})\b", r"buffer: (\d{6,18})\b"),
     "total": (rf"total capac(?:i?ty) of ({SIZE})", rf"({SIZE}) ?total ?capacity",
@@ -47,6 +48,7 @@ _PAIRS = (
     ("asked", "total", "KiB", re.compile(r"memory limit \((\d{1,15}) > (\d{1,15})\)")),
     ("asked", "total", "", re.compile(rf"(?:Used|was running was) ({SIZE}) (?:of|/) ({SIZE})")),
     ("free", "total", "", re.compile(r"Free memory/Total memory: (\d{1,15})/(\d{1,15})")),
+    ("free", "total", "", re.compile(r"\(free: (\d{1,15}), total: (\d{1,15})\)")),
     ("free", "total", "GiB", re.compile(r"\(([\d.]{1,9})/([\d.]{1,9}) GiB\) on startup")),
 )
 """Pairs of sizes in one unit, from slurm, XLA, ray and vLLM."""

@@ -316,7 +316,7 @@ def _before_training(event: Event, context: Context) -> Cause | None:
     trace = "\n".join(event.trace)
     if event.step is not None and event.step > 0:
         return None
-    if event.wording.name == "vllm" and event.amounts.total is None:
+    if event.wording.name == "vllm" and event.amounts.total is None and not event.weak:
         return Cause("no room for the KV cache", "weights and warm-up left nothing for it")
     if _INITIALISING.search(trace) and ".to(self.device)" not in trace:
         return Cause(
@@ -508,10 +508,10 @@ _RULES: dict[Kind, tuple[Rule, ...]] = dict.fromkeys(Kind, ()) | {
         _first_step, _phase, _fragmentation, _outside, _told_leak, _left, _logits, _longer_sample,
         _nccl,
     ),
-    Kind.HOST: (_corrupt, _leak, _phase, _one_tensor, _host, _told_leak, _before_training),
+    Kind.HOST: (_corrupt, _leak, _phase, _one_tensor, _told_leak, _host, _before_training),
     Kind.SHARED: (_shared,),
     Kind.MEMORY: (_phase, _before_training, _first_step, _leak, _told_leak, _left, _logits, _some),
-    Kind.KILLED: (_leak, _phase, _killed, _told_leak, _before_training),
+    Kind.KILLED: (_leak, _phase, _told_leak, _killed, _before_training),
     Kind.BUS: (_bus,),
     Kind.BATCH: (_batch,),
 }  # fmt: skip

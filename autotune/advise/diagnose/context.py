@@ -28,7 +28,7 @@ FRAMEWORKS = {
     "deepspeed": ("deepspeed", "DeepSpeed"),
     "accelerate": ("accelerate/", "accelerate launch", "accelerator.backward"),
     "vllm": ("vllm/", "vLLM", "vllm_ascend", "vllm serve", "vllm.entrypoints", "EngineCore",
-             "RayWorkerWrapper"),
+             "RayWorkerWrapper", "VllmWorker"),
     "sglang": ("sglang/", "sglang.launch_server"),
 }  # fmt: skip
 """Evidence of frameworks. If several are used, advice names the settings of the first."""
@@ -208,7 +208,7 @@ _TOLD = {
         r"\b(?:memory|V?RAM|usage|it)\b.{0,40}\b(?:keeps?|slowly|gradually|steadily|constantly|quickly"
         r"|continu\w+) (?:\w+ )?(?:increas|grow|ris|climb)|(?:increas|grow)(?:ing|e?s)"
         r" (?:on|with|after|in|during) (?:each|every|train|iter|step)"
-        r"|\b(?:increas|grow|accumulat)(?:ing|es?) (?:\w+ )?memory"
+        r"|\b(?:increas|grow|accumulat)(?:ing|es?) (?!in )(?:\w+ )?memory"
         r"|\b(?:memory|V?RAM)\b.{0,12} (?:fill(?:s|ing) up|(?:increas|grow|ris|climb)\w+ until)\b"
         r"|\bmemory (?:usage )?(?:increment|increases?|growth)\b.{0,20} (?:each|every|per) \w"
         r"|\beventually\b.{0,30}\b(?:OOM|memory)"

@@ -136,7 +136,8 @@ _SPEAKERS = (
     ("shm", Kind.SHARED, "any program that names /dev/shm",
      r"/dev/shm\b|(?<!GPU )\b(?i:shared memory|shm)\b(?! pool|\.)"),
     ("tensor", Kind.HOST, "torch c10/core/impl/alloc_cpu.cpp, torch/lib/TH; numpy exceptions.py",
-     r"CPUAllocator|\$ Torch: not enough|(?i:unable to allocate).* array with shape"),
+     r"CPUAllocator|alloc memory of \d+ size|\$ Torch: not enough"
+     r"|(?i:unable to allocate).* array with shape"),
     ("pinned", Kind.HOST, "torch CachingHostAllocator.cpp; tensorflow on a CPU; ggml-cuda.cu",
      r"cudaHost|hipHost|host_malloc|(?i:cpu[ _]buffer)|\b[Pp]inned|\bon host\b"
      r"|allocator (?:mkl)?cpu|device:CPU"),
@@ -184,7 +185,7 @@ _SPEAKERS = (
      r"(?i:\b(?:gpus?|vram|npu|xpu|tpu|hbm|rocm|hip|mps|vulkan|sycl|metal|device|cupy|card"
      r"|accelerator|(?:rtx|gtx) ?\d*|geforce|[ahvlb]-?\d00s?|nvidia|nvml|trt|tensorrt"
      r"|ascend|neuron|miopen)\b)|GPU|CUDA|[Cc]uda|(?i:opencl)|TDRV|NRT_|nrt_|DEVMEM|VK_"
-     r"|in alloc$|reserved but un|across \d+ banks|显存|显卡"),
+     r"|in alloc$|\bvllm\b|\brollout|reserved but un|across \d+ banks|显存|显卡"),
     ("machine", Kind.HOST, "any program that names who was killed",
      r"(?i:\b(?:container|node|pod|your notebook|session|killed)\b)|内存"),
     ("memory", Kind.MEMORY, "any program that does not say which memory it means", r""),

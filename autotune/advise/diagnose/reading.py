@@ -39,6 +39,7 @@ ANCHORS = {
     b"xception": (), b"atchdog": (),
     b"NCCL ": (b"NCCL WARN", b"NCCL op"), b"Assertion `": (), b"Killing ": (),
     b"o_batch_per_gpu": (), b"ccess fault": (), b"tation fault": (), b"launch failure": (),
+    b"LLVM ERROR": (),
     b"_STATUS_": (b"NOT_INITIALIZED", b"EXECUTION_F", b"INTERNAL_E"),
     b"rror": (b"Error", b"urmstepd", b"CUDA error", b"os error", b"runtime error", b"rror code",
               b"error encountered"),

@@ -9,7 +9,8 @@ _TALK = re.compile(
     r"|[Tt]ips?|[Hh]ints?|FAQ|how to|watch(?:ing)? for|handles"
     r"|(?:may|might|would|could|can) (?:be|see|cause|get|lead|result|raise|hit|run)"
     r"|(?:attempts|tr(?:y|ies)|used|able) to (?:avoid|catch|detect|handle|prevent)"
-    r"|otherwise|I think (?:it|this|that)(?:'s| is| was)? (?:\w+ )?(?:by|due|because)"
+    r"|(?:tell|know|clear|sure) (?:whether|if)|otherwise"
+    r"|I think (?:it|this|that)(?:'s| is| was)? (?:\w+ )?(?:by|due|because)"
     r"|common(?:ly)? |typical(?:ly)?|usually|I(?:'m| am) thinking"
     r"|I (?:guess|suspect|assume)|[Ee]rrors like|0 [Ww]orkers|grep|findstr|instead of"
     r"|used to (?:be|get|give|fail|have|hit|run|see|throw)"
@@ -27,6 +28,7 @@ _TALK = re.compile(
 """Before a message, this makes it talk."""
 _TALK_AFTER = re.compile(
     r" ?(?:protection|[Hh]andl|guard|killer|[Dd]iagnos|errors (?:are|will))|[^\]]{0,40}\]\(#"
+    r"|还是|吗"
     r"|\W{0,3}(?:errors? )?(?:can|may|might|could|would)\b"
     r"|\W{0,3}errors? (?:has become|stops your|is (?:an?|often|usually|typically)\b)"
     r"|\W{0,3}(?:errors? )?is one of\b"

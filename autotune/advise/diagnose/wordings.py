@@ -222,7 +222,7 @@ _LAST = (
         r"^\"?(?:[A-Za-z_]\w*\.)*(?:(?:nccl)?[A-Z]\w*(?:Error|Exception|Interrupt)"
         r"|Exception)(?:\(\w+\))?(?:: .|$|:$)|^Exception in device=TPU:",
         r"^(?:libc\+\+abi: )?terminat(?:e called after throwing|ing due to uncaught)",
-        r"Unhandled exception with message: ",
+        r"Unhandled exception with message: |^LLVM ERROR: ",
         r"[Ss]egmentation fault \(core dumped\)|\*\*\* SIG(?:ABRT|SEGV|FPE|ILL) received",
         r"^Windows fatal exception: ",
     ),

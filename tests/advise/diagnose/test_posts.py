@@ -1196,3 +1196,35 @@ def test_more_words_for_memory_and_for_other_errors(tmp_path: Path) -> None:
         assert told(tmp_path, f"{text}\n")["event"]["kind"] == kind, text
     warning = "Auto batching attempts to catch CUDA Out of Memory errors and takes less.\n"
     assert not told(tmp_path, warning)["oom"]
+
+
+def test_who_asks_whether_it_was_memory_has_seen_no_failure(tmp_path: Path) -> None:
+    for text in ("训练出错，请问是内存不足还是？", "It is hard to tell whether this is a CPU OOM"):
+        assert not told(tmp_path, f"{text}\n")["oom"], text
+
+
+def test_a_mapping_that_failed_has_its_sizes(tmp_path: Path) -> None:
+    log = (
+        "expandable_segments: memory mapping failed with OOM on device 0 while trying to map"
+        " 20971520 bytes (free: 15728640, total: 33671348224).\n"
+    )
+    event = told(tmp_path, log)["event"]
+    assert (event["asked_bytes"], event["missing_bytes"]) == (20 * 2**20, 5 * 2**20)
+
+
+def test_paddle_on_a_cpu_lacks_host_memory(tmp_path: Path) -> None:
+    log = (
+        "MemoryError: (ResourceExhausted) Fail to alloc memory of 4131529007104 size, error 12.\n"
+    )
+    body = told(tmp_path, log)
+    assert body["event"]["asked_bytes"] == 4131529007104
+    assert body["cause"]["name"] == "one large tensor"
+
+
+def test_a_compiler_without_memory_words_is_another_error(tmp_path: Path) -> None:
+    assert told(tmp_path, "LLVM ERROR: pthread_join failed\n")["event"]["kind"] == "other"
+
+
+def test_a_leak_that_a_person_tells_of_is_the_cause_in_host_memory_too(tmp_path: Path) -> None:
+    body = told(tmp_path, "my RAM keeps growing until the process is killed\n")
+    assert (body["cause"]["name"], body["also"][0]["name"]) == ("a leak", "host RAM")
