@@ -16,7 +16,6 @@ from autotune.advise.diagnose.causes import (
     IDLE_SHARE,
     LEFT,
     NOT_SAID,
-    OF_ONE,
     lister,
 )
 from autotune.advise.diagnose.context import JOBS
@@ -37,7 +36,7 @@ from autotune.units import gib
 
 
 def advice(case: Case) -> list[Advice]:
-    """Remedies for `case`, the cheapest first."""
+    """Remedies for `case`, the cheapest first. Of rows with one name, the first counts."""
     rows = _ROWS[case.event.kind]
     if case.event.kind is Kind.LISTING:
         rows = _LISTED.get(case.causes[0].name, ()) if case.causes else ()
@@ -281,10 +280,6 @@ def _corrupt(case: Case) -> Advice | None:
               "speed, until it is found")  # fmt: skip
 
 
-def _of_one(case: Case) -> Advice | None:
-    return tensor(case) if case.has(OF_ONE) else None
-
-
 def _loading(case: Case) -> Advice | None:
     if case.has("no room for the KV cache"):
         return to("cache", "leave more for the KV cache",
@@ -496,10 +491,6 @@ def _length_first(case: Case) -> Advice | None:
     return _length(case) if "long" in case.context.told else None
 
 
-def _length_last(case: Case) -> Advice | None:
-    return None if "long" in case.context.told else _length(case)
-
-
 def _length(case: Case) -> Advice | None:
     if case.framework in JOBS or not (case.training or case.framework in SERVING):
         return None
@@ -526,9 +517,9 @@ def _length(case: Case) -> Advice | None:
 
 _ROWS: dict[Kind, tuple[Measure, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
-        _share, _stop_others, _own_device, _limit, leak, _corrupt, _of_one, _allocator, _loading,
+        _share, _stop_others, _own_device, _limit, leak, _corrupt, tensor, _allocator, _loading,
         _saving, _apart, _inline, _loss, _length_first, _micro_batch, _checkpointing, _stage,
-        _offload, _length_last,
+        _offload, _length,
     ),
     Kind.MEMORY: (
         _stop_others, leak, _loading, _saving, _apart, _loss, _micro_batch, _checkpointing,

@@ -80,7 +80,8 @@ def _evaluation(case: Case) -> Advice | None:
 
 def tensor(case: Case) -> Advice | None:
     """For one request that is too large."""
-    if not case.has("one large tensor", "a corrupt size", OF_ONE):
+    corrupt = case.event.kind is not Kind.DEVICE and case.has("a corrupt size")
+    if not corrupt and not case.has("one large tensor", OF_ONE):
         return None
     return to("smaller tensor", "make that tensor in parts, or in a smaller dtype",
               "where the traceback ends: its shape, and whether all of it is needed at once",
@@ -150,10 +151,6 @@ def _request_first(case: Case) -> Advice | None:
     return _host_request(case) if told and "workers" not in case.context.settings else None
 
 
-def _request_later(case: Case) -> Advice | None:
-    return None if _request_first(case) else _host_request(case)
-
-
 def _less_offload(case: Case) -> Advice | None:
     if not case.on("offload") or case.has("loading the model") or case.event.kind is Kind.MEMORY:
         return None
@@ -183,10 +180,6 @@ def _load_first(case: Case) -> Advice | None:
     return None if known or not models else _load_once(case)
 
 
-def _load_later(case: Case) -> Advice | None:
-    return None if _load_first(case) else _load_once(case)
-
-
 def _shm(case: Case) -> Advice | None:
     return to("larger /dev/shm", "give the container more shared memory",
                   "docker run --shm-size=16g, or --ipc=host; Kubernetes: emptyDir {medium: Memory}"
@@ -213,8 +206,8 @@ def _multiply(case: Case) -> Advice | None:
 
 
 _OF_HOST = (
-    _evaluation, tensor, leak, _less_offload, _request_first, _load_first, _workers, _load_later,
-    _request_later,
+    _evaluation, tensor, leak, _less_offload, _request_first, _load_first, _workers, _load_once,
+    _host_request,
 )  # fmt: skip
 HOST: dict[Kind, tuple[Measure, ...]] = {
     Kind.HOST: _OF_HOST,

@@ -64,9 +64,8 @@ class Case:
             found = next((name for name, marks in JOBS.items() if marks.search(text)), None)
             if found and (text is not self.context.launch or found != "inference"):
                 return found
-        return next(
-            (job for job in JOBS if job in self.context.told and not self.event.trace), None
-        )
+        told = set() if self.event.trace else self.context.told - {"inference"}
+        return next((job for job in JOBS if job in told), None)
 
     def on(self, *switches: str) -> bool:
         """Whether one of `switches` is on in the log."""

@@ -35,27 +35,27 @@ FRAMEWORKS = {
 JOBS = {
     "quantization": re.compile(
         r"(?:gptq|awq|auto_?round|llm-?compressor|quanto|hqq)\w*/|in _?quantize\b"
-        r"|quanti[sz]\w*\.(?:py|sh)\b"
-        r"|\bquantiz(?:e|ing) (?:\S+ ){0,3}model|calibration (?:samples|data)",
+        r"|quanti[sz]\w*\.(?:py|sh)\b|\b(?:while|when|during|in|after) (?:\w+ )?quanti[sz]"
+        r"|\bquanti[sz](?:e|ing) (?:\S+ ){0,3}model|calibration (?:samples|data)",
         re.IGNORECASE,
     ),
     "conversion": re.compile(
         r"\b(?:convert|merge|export|consolidate)_\w+(?:\.py|\b in )|merge_and_unload"
-        r"|onnx[./]export"
-        r"|\b(?:convert|merg|export)ing (?:\S+ ){0,3}(?:model|weights|adapter|checkpoint)"
+        r"|onnx[./]export|\b(?:checkpoint|model|weight) conversion\b"
+        r"|\b(?:convert|merg|export|reshap)ing (?:\S+ ){0,3}(?:model|weights|adapter|checkpoint)"
     ),
     "preprocessing": re.compile(
-        r"(?:preprocess|tokeniz|prepare|build)\w*(?:data|set|corpus|index)?\w*\.(?:py|sh)\b(?!:)"
-        r"|arrow_dataset\.py|in (?:preprocess|tokenize)\w*|Map \(num_proc=|^Tokenizing",
-        re.MULTILINE,
+        r"(?:preprocess|tokeniz|prepare|build)\w*\.(?:py|sh)\b(?!:)|arrow_dataset\.py"
+        r"|in (?:preprocess|tokenize)\w*|Map \(num_proc="
+        r"|\b(?:[Tt]okeni[sz]|[Pp]reprocess)(?:e|ing|ation)\b"
     ),
     "inference": re.compile(
         r"ComfyUI|InvokeAI|Fooocus|webui|infer\.py|nference|generate\.py|demo\.py|gradio"
         r"|_completion|run_generation|diffusers/pipelines|in generate\b"
     ),
 }
-"""Evidence of what does not train: it counts in a traceback, in a command, or if nothing else
-speaks of training."""
+"""Evidence of what does not train: it counts in a traceback, in a command, in the line of a
+failure, or if nothing else speaks of training."""
 _IMAGES = ("detectron", "mmdet", "mmseg", "ultralytics", "yolo", "Yolo", "YOLO", "iffusion",
            "resnet", "ResNet", "unet", "UNet")  # fmt: skip
 _TRAINS = re.compile(r"(?<![a-z])(?:train|fine-?tun|backward\b|loss\b)", re.IGNORECASE)
@@ -187,19 +187,12 @@ _TOLD = {
         r"|\b(?:to|cannot|can't) save (?:\w+ ){0,3}?(?:model|weights|checkpoint|ckpt)"
         r"|STATE_DICT\b|保存[^，。]{0,12}[时候]"
     ),
-    "conversion": re.compile(
-        r"\b(?:while|when|during|in|after) (?:(?:[\w→-]+ ){0,4}conversion\b"
-        r"|(?:\w+ )?(?:convert|merg|export|reshap)ing (?:\S+ ){0,3}"
-        r"(?:model|weights|adapter|checkpoint|lora))"
-    ),
     "long": re.compile(
         r"\b(?:long(?:er)?|larger?|higher|increas\w*) (?:\w+ )?"
         r"(?:context|sequence|seq|prompt|utterance|length)"
         r"|\b(?:context|seq\w*)[ -]?len\w* (?:incr|large|long)|\d+k context\b",
         re.IGNORECASE,
     ),
-    "preprocessing": re.compile(r"\b(?:tokeni[sz]|preprocess)(?:e|ing|ation)\b"),
-    "quantization": re.compile(r"\b(?:while|when|during|in|after) (?:\w+ )?quanti[sz]"),
     "loading": re.compile(
         r"\b(?:while|when|during|as)\b[^.;]{0,20}\bload(?:s|ing|ed)?\b[^.;]{0,20}\b(?:model|weights|shards)"
         r"|加载[^，。]{0,8}(?:模型|权重)"
@@ -440,7 +433,7 @@ class Context:
     def hear(self, line: str) -> None:
         """Learn from a `line` that tells of a failure."""
         self.told.update(name for name, pattern in _TOLD.items() if pattern.search(line))
-        phases = {"evaluation": _EVALUATES, "resuming": _RESUMES}
+        phases = JOBS | {"evaluation": _EVALUATES, "resuming": _RESUMES}
         if ran_out(line) or _KILLED.search(line):
             self.told.update(name for name, words in phases.items() if words.search(line))
 
