@@ -56,6 +56,13 @@ JOBS = {
 }
 """Evidence of what does not train: it counts in a traceback, in a command, in the line of a
 failure, or if nothing else speaks of training."""
+_JOB_STEMS = (
+    "quanti", "gptq", "awq", "round", "compressor", "quanto", "hqq", "calibration", "convert",
+    "conversion", "merg", "export", "consolidate", "reshap", "preprocess", "token", "prepare",
+    "build", "arrow", "num_proc", "comfyui", "invokeai", "fooocus", "webui", "infer", "generat",
+    "demo.py", "gradio", "_completion", "diffusers",
+)  # fmt: skip
+"""Text without one of these in lower case has none of `JOBS`: a fast test."""
 _IMAGES = ("detectron", "mmdet", "mmseg", "ultralytics", "yolo", "Yolo", "YOLO", "iffusion",
            "resnet", "ResNet", "unet", "UNet")  # fmt: skip
 _TRAINS = re.compile(r"(?<![a-z])(?:train|fine-?tun|backward\b|loss\b)", re.IGNORECASE)
@@ -451,14 +458,14 @@ class Context:
         self._patterns(text, line)
         self._lines(text.split("\n"), line)
         for number, whole in enumerate(lines, line):
-            if turn := _TURN.match(whole):
+            if ("·" in whole or "ed " in whole) and (turn := _TURN.match(whole)):
                 self.turns.append((number, turn[1]))
         for each in (part for whole in lines for part in whole.split("\r")):
             self._count(each)
             step = step_of(each)
             if step is not None:
                 self.last_step = step
-            for shown in _DOING.finditer(each):
+            for shown in _DOING.finditer(each) if "%" in each and ": " in each else ():
                 self.preparing = bool(shown["prepares"]) and shown["percent"] != "100"
                 self.loading = not shown["prepares"] and shown["percent"] != "100"
             if _HAS_MEMORY.search(each):
@@ -479,8 +486,10 @@ class Context:
             self.plain += bool(words)
 
     def _frameworks(self, text: str) -> None:
-        self.jobs.update(job for job, marks in JOBS.items() if marks.search(text))
-        self.torch = self.torch or "torch" in text.lower()
+        low = text.lower()
+        if any(stem in low for stem in _JOB_STEMS):
+            self.jobs.update(job for job, marks in JOBS.items() if marks.search(text))
+        self.torch = self.torch or "torch" in low
         self.images = self.images or any(mark in text for mark in _IMAGES)
         self.not_for_memory |= bool(_NOT_KILLED.search(text))
         self.windows = self.windows or bool(_WINDOWS.search(text))
