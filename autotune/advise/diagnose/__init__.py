@@ -107,7 +107,7 @@ def diagnose(logs: Sequence[str]) -> Diagnosis:
     if context.is_manual:
         found = []
     if context.is_article:
-        found = [each for each in found if each.is_instance or not each.kind.is_oom]
+        found = [e for e in found if e.is_instance or not (e.kind.is_oom or context.is_change)]
     first, later = _first(_in_time(_last_run(found, context)))
     if first is not None and first.backend is None and len(context.backends) == 1:
         first = replace(first, backend=min(context.backends))

@@ -54,8 +54,8 @@ JOBS = {
         r"|_completion|run_generation|diffusers/pipelines|in generate\b"
     ),
 }
-"""Evidence of what does not train: it counts in a traceback, in a command, in the line of a
-failure, or if nothing else speaks of training."""
+"""Evidence of what does not train: in a traceback, a command, or the line of a failure.
+Elsewhere it counts if nothing speaks of training."""
 _JOB_STEMS = (
     "quanti", "gptq", "awq", "round", "compressor", "quanto", "hqq", "calibration", "convert",
     "conversion", "merg", "export", "consolidate", "reshap", "preprocess", "token", "prepare",
@@ -92,7 +92,7 @@ _SWITCHES = {
     r"|peft/tuners/lora|lora_finetune|LoRAFinetune",
     "offload": r"offload_optimizer['\"]?: *\{\s*['\"]device['\"]: *['\"](?:cpu|nvme)"
     r"|offload_optimizer_device: *(?:cpu|nvme)|cpuoffload|DeepSpeedCPUAdam"
-    r"|(?<!no)_offload(?:_config(?![a-z_])|\.(?:json|ya?ml))|fsdp_offload_params: *true"
+    r"|(?<!no)_offload(?:_config(?![a-z_])|\w{0,30}\.(?:json|ya?ml))|fsdp_offload_params: *true"
     r"|_offload['\"]\)|--(?:adam|cpu|optimizer)[_-]offload\b|--deepspeed[ =]zero[23]_offload"
     r"|(?i:(?:stage|zero)[ -]?[23](?: ?\+ ?|[ -]|,? (?:with|and) )(?:\w{0,3} )?offload"
     r"|cpu offload|offload(?:ing|ed)? (?:both )?(?:the )?optimizer)\b",
@@ -202,7 +202,7 @@ _TOLD = {
     ),
     "loading": re.compile(
         r"\b(?:while|when|during|as)\b[^.;]{0,20}\bload(?:s|ing|ed)?\b[^.;]{0,20}\b(?:model|weights|shards)"
-        r"|加载[^，。]{0,8}(?:模型|权重)"
+        r"|加载[^，。]{0,8}(?:模型|权重)(?!后)"
     ),
     "a leak": re.compile(
         r"\b(?:memory|V?RAM|usage|it)\b.{0,40}\b(?:keeps?|slowly|gradually|steadily|constantly|quickly"
@@ -211,11 +211,12 @@ _TOLD = {
         r"|\b(?:increas|grow|accumulat)(?:ing|es?) (?!in )(?:\w+ )?memory"
         r"|\b(?:memory|V?RAM)\b.{0,12} (?:fill(?:s|ing) up|(?:increas|grow|ris|climb)\w+ until)\b"
         r"|\bmemory (?:usage )?(?:increment|increases?|growth)\b.{0,20} (?:each|every|per) \w"
+        r"|(?:memory|RAM)\b.{0,12} (?:grow|increas|ris|climb)\w* (?:stead|slow|gradual|constant)"
         r"|\beventually\b.{0,30}\b(?:OOM|memory)"
         r"|^(?!.*\b(?:[Mm]ay ?be|[Pp]ossibl[ey]|could|might|[Ii]s (?:it|this|there))\b|.*#\d).*"
         r"[Mm]emory leak|\b(?:filled|full)\b.{0,20}after .{0,12}epoch"
         r"|after .{0,12}epoch.{0,40}\bfull"
-        r"|(?:显存|内存)(?!.{0,5}(?:突然|剧烈|瞬间)).{0,8}(?:上[涨升]|增[长加]|泄[漏露]|飙升)"
+        r"|(?:显存|内存)(?!.{0,5}(?:突然|剧烈|瞬间)).{0,8}(?:[上暴][涨升]|增[长加]|泄[漏露]|飙升)"
     ),
 }
 """A person's words for the phase of a failure, and for a leak."""

@@ -178,7 +178,7 @@ _LAST = (
         r"|all CUDA-capable devices are busy|invalid device ordinal|driver shutting down)",
         r"[Ee]rror:? no kernel image is available",
         r"cuda runtime error \(\d+\) : ",
-        r": unspecified launch failure",
+        r": unspecified launch failure|the launch timed out and was terminated",
         r"== cudaSuccess \(\d+ vs",
         r"\bCU\w+_STATUS_EXECUTION_FAILED\b",
     ),

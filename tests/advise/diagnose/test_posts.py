@@ -1228,3 +1228,19 @@ def test_a_compiler_without_memory_words_is_another_error(tmp_path: Path) -> Non
 def test_a_leak_that_a_person_tells_of_is_the_cause_in_host_memory_too(tmp_path: Path) -> None:
     body = told(tmp_path, "my RAM keeps growing until the process is killed\n")
     assert (body["cause"]["name"], body["also"][0]["name"]) == ("a leak", "host RAM")
+
+
+def test_more_words_for_growth_devices_offload_and_changes(tmp_path: Path) -> None:
+    for text in ("单卡LORA 显存一直暴涨直到OOM", "its RAM grows steadily until it is `OOMKilled`"):
+        assert told(tmp_path, f"# {text}\n\nhelp\n")["cause"]["name"] == "a leak"
+    assert told(tmp_path, "加载模型后在训练时报了显存不足\n")["cause"]["name"] == "not said"
+    launch = "Non-OK-status: GpuLaunchKernel(Fill) status: Internal: out of memory\n"
+    assert told(tmp_path, launch)["event"]["kind"] == "device"
+    timed = "  what():  CUDA error: the launch timed out and was terminated\n"
+    assert told(tmp_path, timed)["event"]["kind"] == "assert"
+    log = f"deepspeed a.py --deepspeed ./default_offload_opt_param.json\n{oom()}"
+    assert told(tmp_path, log)["context"]["on"] == ["offload"]
+    change = (
+        "# fix: tell more\n\n| `RuntimeError: mat1 and mat2 shapes cannot be multiplied` | x |\n"
+    )
+    assert told(tmp_path, change)["event"] is None
