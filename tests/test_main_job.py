@@ -22,6 +22,7 @@ from jsonschema import Draft202012Validator
 from autotune.result.best import json_schema
 from autotune.result.folder.folder import Folder
 from autotune.result.folder.journal import past_in
+from autotune.space.axes import AXES
 from tests.support.choice import campaign
 from tests.support.programs import MEASURED_AGAIN, ranks_of
 
@@ -317,23 +318,25 @@ def test_every_stage_and_offload_trains_on_one_cuda_device(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "values"),
-    [("--compile", "off,on"), ("--allocator", "default,expandable"), ("--loss", "whole,chunked"),
-     ("--checkpointing", "none,selective,host,1/2"), ("--param-dtype", "auto,bf16")],
+    "axes",
+    [
+        {"compile": "off,on"}, {"checkpointing": "none,selective,host,1/2"},
+        {"allocator": "default,expandable", "loss": "whole,chunked", "param_dtype": "auto,bf16"},
+    ],
+    ids="-".join,
 )  # fmt: skip
 @pytest.mark.gpu
-def test_every_axis_is_searched_on_cuda(run: Run, flag: str, values: str) -> None:
+def test_every_axis_is_searched_on_cuda(run: Run, axes: dict[str, str]) -> None:
     shape = ["--depth", "4", "--seq-len", "512", "--micro-batch", "4", "--finals", "1"]
-    shape += [] if flag == "--checkpointing" else ["--checkpointing", "none"]
-    command = run(
-        "--budget", "4m", "--device", "cuda:0", "--sampler", "grid", flag, values, *shape
-    )
+    given = {"checkpointing": "none"} | axes
+    flags = [each for name, values in given.items() for each in (AXES[name].flag, values)]
+    command = run("--budget", "4m", "--device", "cuda:0", "--sampler", "grid", *flags, *shape)
     code, _, stderr = command.end()
     assert code == 0, stderr
     rows = list(csv.DictReader((command.out / "trials.csv").open()))
-    name = flag.removeprefix("--").replace("-", "_")
-    fitted = {row[name] for row in rows if row["verdict"] in ("ok", "pruned")}
-    assert fitted == set(values.split(","))
+    fitted = [row for row in rows if row["verdict"] in ("ok", "pruned")]
+    for name, values in axes.items():
+        assert {row[name] for row in fitted} == set(values.split(","))
 
 
 def test_a_study_over_new_axes_compiles_and_says_so(run: Run) -> None:
