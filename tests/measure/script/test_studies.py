@@ -268,6 +268,7 @@ def test_verify_does_not_hold_where_evaluation_breaks(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_unlike_ranks_beat_equal_ones_where_memory_binds(tmp_path: Path) -> None:
     script = (
         f"{PYTHON} -m torch.distributed.run --nproc_per_node 2 {UNLIKE} {{micro_batch_per_rank}}"
@@ -275,7 +276,7 @@ def test_unlike_ranks_beat_equal_ones_where_memory_binds(tmp_path: Path) -> None
     out = tmp_path / "study"
     _, best = tuned(
         out, script, "--micro-batch-per-rank", "8+8,8+64,64+64",
-        "--capacity", "640MiB,1GiB", "--sampler", "grid", "--budget", "3m",
+        "--capacity", "640MiB,1GiB", "--sampler", "grid", "--budget", "9m",
     )  # fmt: skip
     trials = pd.read_csv(out / "trials.csv").query("kind == 'search'")
     verdicts = dict(zip(trials["micro_batch_per_rank"], trials["verdict"], strict=True))
