@@ -100,6 +100,7 @@ def axolotl() -> Parser:
             },
             "base": [bits for bits in (4, 8) if getattr(found, f"load_in_{bits}bit")],
             "chunked": found.liger_fused_linear_cross_entropy,
+            "packs": bool(found.sample_packing),
         }
 
     return read
@@ -127,7 +128,7 @@ def llama_factory() -> Parser:
             "odd": held.mismatches if held else [],
             "micro_batch": training.per_device_train_batch_size,
             "grad_accum": training.gradient_accumulation_steps,
-            "seq_len": data.cutoff_len,
+            "seq_len": data.cutoff_len + data.packing,  # rows have one token more
             "dtype": "bf16" if training.bf16 else "fp16" if training.fp16 else "fp32",
             "pure": tuning.pure_bf16,
             "checkpointing": not model.disable_gradient_checkpointing,
@@ -150,6 +151,7 @@ def llama_factory() -> Parser:
                 "dropout": tuning.lora_dropout,
                 "targets": "all" if tuning.lora_target == ["all"] else tuning.lora_target,
             },
+            "packs": data.packing and model.block_diag_attn,
         }
 
     return read
@@ -212,6 +214,7 @@ def ms_swift() -> Parser:
                 "targets": "all" if targets == ["all-linear"] else targets,
                 "dtype": found.lora_dtype,
             },
+            "packs": found.packing_length,
         }
 
     return read

@@ -53,6 +53,9 @@ def export(best: Best) -> Exported:
     if config.attention in _ATTENTION:
         says.add("attention")
         found["flash_attn"] = _ATTENTION[config.attention]
+    if config.pack == "on":
+        says.add("pack")
+        found["neat_packing"] = True  # its packing alone lets samples attend to others
     instead, comments = fallback(config.checkpointing), []
     if config.checkpointing in ("none", "full") or instead:
         says.add("checkpointing")

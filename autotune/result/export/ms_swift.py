@@ -25,6 +25,8 @@ def export(best: Best) -> Exported:
     found, says, instead = arguments(best, older=True)
     says |= {"seq_len", "attention", "lora", "base", "param_dtype", "allocator"}
     says |= machines(config)
+    packs = config.pack == "on" and config.attention == "flash_attention_2"  # it takes no other
+    says |= {"pack"} if packs else set()
     variables = dict(best.exports.get("env", {}))
     if config.compile == "on":
         variables |= _COMPILED
@@ -43,6 +45,7 @@ def export(best: Best) -> Exported:
     found |= {
         "ENV": variables,
         "max_length": config.seq_len,
+        "packing": packs,
         "torch_dtype": weights,
         "tuner_type": "full",  # the default is adapters
     }

@@ -50,15 +50,21 @@ def best(request: pytest.FixtureRequest) -> Best:
 @pytest.mark.parametrize("attention", ["sdpa", "flash_attention_2"])
 def test_packing_is_told_and_how_its_rows_differ(attention: str) -> None:
     best = result("ddp", 0, pack="on", attention=attention)
-    trl, axolotl = (EXPORTS[name].make(best) for name in ("trl", "axolotl"))
+    names = ("trl", "axolotl", "llama-factory", "ms-swift")
+    trl, axolotl, factory, swift = (EXPORTS[name].make(best) for name in names)
     assert trl is not None
     assert axolotl is not None
+    assert factory is not None
+    assert swift is not None
     in_rows = attention == "sdpa"
     assert json.loads(trl.files["trl.json"])["packing"] is True
     assert any("packed micro-batch is one row" in line for line in trl.warnings) is in_rows
     found = yaml.safe_load(axolotl.files["axolotl.yaml"])
     assert (found["sample_packing"], found["multipack_real_batches"]) == (True, in_rows)
-    assert "pack on" not in (*trl.unexpressed, *axolotl.unexpressed)
+    assert yaml.safe_load(factory.files["llama-factory.yaml"])["neat_packing"] is True
+    assert yaml.safe_load(swift.files["ms-swift.yaml"])["packing"] is not in_rows
+    assert ("pack on" in swift.unexpressed) is in_rows
+    assert "pack on" not in (*trl.unexpressed, *axolotl.unexpressed, *factory.unexpressed)
 
 
 @pytest.mark.parametrize("name", EXPORTS)

@@ -46,6 +46,7 @@ RESULTS = {
     "qlora": of_gpus("ddp", 0, lora="r=8", base="nf4", checkpointing="full"),
     "qlora-zero": of_gpus("deepspeed", 2, world_size=1, lora="r=8", base="int8"),
     "chunked": of_gpus("ddp", 0, loss="chunked"),
+    "packed": of_gpus("ddp", 0, attention="flash_attention_2", pack="on"),
     "fp8": of_gpus("fsdp", 3, float8="rowwise", compile="on"),
     "fsdp-2": of_gpus("fsdp", 2, checkpointing="selective", attention="flex_attention"),
     "fsdp-3": of_gpus("fsdp", 3, checkpointing="full"),
@@ -122,6 +123,7 @@ def test_axolotl_reads_its_file(tmp_path: Path) -> None:
             "lora": LORA.get(name),
             "base": {"qlora": [4], "qlora-zero": [8]}.get(name, []),
             "chunked": True if name == "chunked" else None,
+            "packs": name == "packed",
         }, name
 
 
@@ -145,6 +147,7 @@ def test_llama_factory_reads_its_file(tmp_path: Path) -> None:
             "deepspeed": settings(best, "llama-factory-deepspeed.json"),
             "lora": LORA.get(name),
             "base": BNB.get(name),
+            "packs": name == "packed",
         }, name
 
 
@@ -177,6 +180,7 @@ def test_ms_swift_reads_its_file(tmp_path: Path) -> None:
             "reshard": config.zero_stage == 3 if config.engine == "fsdp" else None,
             "base": (base := BNB.get(name)) and [*base, "torch.bfloat16"],
             "lora": adapters and adapters | {"dtype": weights[held["weights"]]},
+            "packs": config.seq_len if name == "packed" else None,
         }, name
 
 
