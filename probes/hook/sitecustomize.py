@@ -117,7 +117,7 @@ class _Watch:
         self._torch = torch
         self._address = address
         capacities = os.environ.get("AUTOTUNE_CAPACITY_BYTES", "0").split(",")
-        self._capacity = int(capacities[int(os.environ.get("RANK", "0")) % len(capacities)])
+        self._capacities = list(map(int, capacities))
         self._is_of_cuda = os.environ.get("AUTOTUNE_DEVICE_KIND") == "cuda"
         self._lock, self._sending = threading.Lock(), threading.Lock()
         self.reset: Callable[[int], None] | None = None
@@ -132,7 +132,7 @@ class _Watch:
         self._link: _Link | None = None
         self._telling = False
         self._left = False
-        self._limited = not self._capacity
+        self._limited = not self._capacities[0]
         self._inside = 0
         self._since = 0  # backward passes since the last step
         self._grads = 0  # calls of torch.autograd.grad, which a loop may use instead
@@ -220,15 +220,19 @@ class _Watch:
         if self._limited or self._cuda != self._is_of_cuda:
             return
         self._limited = True
+        # Ranks that one process forked may have no RANK, or that of their parent.
+        joined = self._world_size() > 1
+        rank = self._torch.distributed.get_rank() if joined else int(os.environ.get("RANK", "0"))
+        capacity = self._capacities[rank % len(self._capacities)]
         if self._cuda:
             total = self._torch.cuda.mem_get_info(self._device)[1]
-            share = min(1.0, CUDA_GUARD * self._capacity / total)
+            share = min(1.0, CUDA_GUARD * capacity / total)
             self._torch.cuda.set_per_process_memory_fraction(share, self._device)
             return
         import resource
 
         self._torch.ones(2**20).add_(1)  # OpenMP cannot start its threads under a tight limit
-        room = self._capacity - _status_bytes("VmRSS")[0]
+        room = capacity - _status_bytes("VmRSS")[0]
         if room < 0:
             raise MemoryError(f"the process holds {-room} bytes more than the capacity")
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
