@@ -129,6 +129,8 @@ class HfModels(FamilyModels):
                 if spec.quantized:
                     quantized.replace(module, spec.base)
                 module = _adapted(module, **lora)
+            if config.model_type == "llava":
+                _freeze_unused(module, config.vision_feature_layer)
         if spec.quantized and device.type != "meta":
             quantized.fill(module, device, partial(self.draw, module, within=False))
             self.tie(module)
@@ -325,6 +327,17 @@ def _adapted(module: nn.Module, rank: int, targets: list[str]) -> nn.Module:
     except ValueError as error:
         raise UnsupportedError(f"peft: {_first_line(error)}") from error
     return adapted
+
+
+def _freeze_unused(module: nn.Module, taken: int | list[int]) -> None:
+    """Freeze what LLaVA's vision tower has after the last layer of which it takes states: no
+    gradient comes there, and data parallelism would wait for it."""
+    tower: Any = next(each for each in module.modules() if hasattr(each, "vision_tower"))
+    seeing = getattr(tower.vision_tower, "vision_model", tower.vision_tower)
+    layers = seeing.encoder.layers
+    used = max(n % (len(layers) + 1) for n in (taken if isinstance(taken, list) else [taken]))
+    for part in (*layers[used:], seeing.post_layernorm):
+        part.requires_grad_(False)
 
 
 def target_len(spec: ModelSpec, seq_len: int) -> int:

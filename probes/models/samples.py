@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -26,6 +27,9 @@ from probes.models import Batch, chunked
 _SPOKEN = 4
 """Frames of 20 ms of sound for each letter: speech has about 12 to 15 letters a second."""
 _LABEL = "labels"
+_MARKS = ("image_token_id", "video_token_id", "boi_token_id", "eoi_token_id",
+          "vision_start_token_id", "vision_end_token_id")  # fmt: skip
+"""Tokens of a config that no text has; the last two stand before and after an image."""
 
 Generator = torch.Generator | None
 Draw = Callable[[int], Tensor]
@@ -78,32 +82,38 @@ def ctc_loss(config: Any, logits_btv: Tensor, labels_bu: Tensor) -> Tensor:
 def images_and_text(
     spec: ModelSpec, config: Any, ids_bt: Tensor, lengths: Sequence[int], generator: Generator
 ) -> Batch:
-    """A sample for each length: `ids_bt` with an image between its marks, and its patches. The
+    """A sample for each length: `ids_bt` with an image between its marks, and its pixels. The
     image is the largest that a sample of that length has."""
     vision, ids_bt = config.vision_config, ids_bt.clone()
-    marks = (config.image_token_id, config.video_token_id, config.vision_start_token_id,
-             config.vision_end_token_id)  # fmt: skip
+    marks = [found for name in _MARKS if (found := getattr(config, name, None)) is not None]
     plain = next(n for n in range(len(marks) + 1) if n not in marks)
     ids_bt[torch.isin(ids_bt, torch.tensor(marks))] = plain
-    grids = []
+    sizes = []
     for row, length in zip(ids_bt, lengths, strict=True):
         (width, height), tokens = _image(spec, length)
-        row[0], row[1 + tokens] = config.vision_start_token_id, config.vision_end_token_id
+        row[0], row[1 + tokens] = marks[-2:] if len(marks) > 2 else (plain, plain)
         row[1 : 1 + tokens] = config.image_token_id
-        grids.append([1, height // vision.patch_size, width // vision.patch_size])
+        sizes.append((height, width))
+    image_bt = ids_bt == config.image_token_id
+    batch = {"input_ids": ids_bt, _LABEL: ids_bt.masked_fill(image_bt, chunked.IGNORED)}
+    if not hasattr(config, "vision_start_token_id"):
+        several = (1,) if hasattr(config, "scale_factor") else ()  # images of a sample
+        shape = (len(sizes), *several, getattr(vision, "num_channels", 3), *sizes[0])
+        batch["pixel_values"] = torch.randn(shape, generator=generator)
+        if config.model_type == "gemma3":
+            batch["token_type_ids"] = image_bt.int()  # tokens of an image attend to one another
+        return batch
+    grids = [[1, *(side // vision.patch_size for side in size)] for size in sizes]
     with unset_fake_temporarily():
         grid_b3 = torch.tensor(grids, device="cpu")
     channels = getattr(vision, "in_channels", 3)
     inputs = channels * vision.temporal_patch_size * vision.patch_size**2
-    image_bt = ids_bt == config.image_token_id
-    return {
-        "input_ids": ids_bt,
+    return batch | {
         "mm_token_type_ids": image_bt.int(),
         "pixel_values": torch.randn(
             (sum(h * w for _, h, w in grids), inputs), generator=generator
         ),
         "image_grid_thw": grid_b3,
-        _LABEL: ids_bt.masked_fill(image_bt, chunked.IGNORED),
     }
 
 
@@ -163,6 +173,13 @@ def _masked_sound(self: Any, hidden_btd: Tensor, *_: Any, **__: Any) -> Tensor:
     return torch.where(mask_bt1, self.masked_spec_embed.to(hidden_btd.dtype), hidden_btd)
 
 
+def _seen(model: Any, pixel_values: Tensor, *_: Any, **__: Any) -> Any:
+    """As Idefics 3 and SmolVLM see images of which none is padding."""
+    seen = model.vision_model(pixel_values.flatten(0, 1).to(model.dtype, copy=True))
+    seen.pooler_output = list(model.connector(seen.last_hidden_state))
+    return seen
+
+
 @contextmanager
 def without_data(module: nn.Module, batch: Batch) -> Iterator[Batch]:
     """`batch` for a step of `module` whose tensors have no values, on the CPU or an emulated
@@ -181,6 +198,11 @@ def without_data(module: nn.Module, batch: Batch) -> Iterator[Batch]:
             code = sys.modules[type(of_images).__module__]
             for name in [name for name in vars(code) if name.startswith("get_vision_")]:
                 stack.enter_context(patch.object(code, name, _on_host(getattr(code, name))))
+        if "pixel_values" in batch:
+            for part in module.modules():
+                if hasattr(part, "connector"):
+                    seen = partial(_seen, part)
+                    stack.enter_context(patch.object(part, "get_image_features", seen))
             stack.enter_context(patch.object(Tensor, "masked_scatter", _scattered))
             stack.enter_context(patch.dict(os.environ, TRANSFORMERS_DISABLE_TORCH_CHECK="1"))
         yield batch

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,16 +23,44 @@ pytest.importorskip("transformers")
 
 NAMES = ["vit-base-tiny", "whisper-small-tiny", "wav2vec2-base-tiny", "qwen2.5-vl-3b-tiny"]
 T = 32
+_SMALL = {
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+}  # fmt: skip
+_TEXT = {**_SMALL, "num_key_value_heads": 1, "vocab_size": 128, "max_position_embeddings": 256}
+ONE_SIZE: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "llava": ("llama", "clip_vision_model", {"image_token_index": 100}),
+    "gemma3": ("gemma3_text", "siglip_vision_model", {
+        "image_token_index": 100, "boi_token_index": 101, "eoi_token_index": 102,
+        "mm_tokens_per_image": 4,
+    }),
+    "idefics3": ("llama", "idefics3_vision", {"image_token_id": 100}),
+    "smolvlm": ("llama", "smolvlm_vision", {"image_token_id": 100}),
+}  # fmt: skip
+"""Types of text and vision, and more of their configs, of models whose images have one size."""
+
+
+def model(name: str, folder: Path) -> str:
+    """What `--model` takes for it."""
+    if name not in ONE_SIZE:
+        return name
+    text, vision, more = ONE_SIZE[name]
+    parts = {
+        "text_config": _TEXT | {"model_type": text, "head_dim": 16},
+        "vision_config": _SMALL
+        | {"model_type": vision, "image_size": 56, "patch_size": 14, "vision_use_head": False},
+    }
+    (folder / "config.json").write_text(json.dumps({"model_type": name} | parts | more))
+    return f"hf:{folder}"
 
 
 def spec_of(of: Workload) -> ModelSpec:
     return of.spec(usual_depth(of))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_model_learns_its_samples(name: str) -> None:
+@pytest.mark.parametrize("name", [*NAMES, *ONE_SIZE])
+def test_a_model_learns_its_samples(name: str, tmp_path: Path) -> None:
     """Each parameter has a gradient, which data parallelism needs."""
-    spec, made = spec_of(uncounted(name)), family("hf")
+    spec, made = spec_of(uncounted(model(name, tmp_path))), family("hf")
     torch.manual_seed(0)
     module = made.make(spec)
     optimizer = torch.optim.AdamW(module.parameters(), 1e-3)
@@ -77,9 +108,9 @@ def test_a_samples_length_tells_which_image_it_has() -> None:
     assert made.loss(module, mixed).isfinite()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_step_without_data_is_counted_and_traced(name: str) -> None:
-    of = counted(name, (2,), (T,))
+@pytest.mark.parametrize("name", [*NAMES, "gemma3", "smolvlm"])
+def test_a_step_without_data_is_counted_and_traced(name: str, tmp_path: Path) -> None:
+    of = counted(model(name, tmp_path), (2,), (T,))
     request = Describe(
         models=[spec_of(of), replace(spec_of(of), checkpointing="full")], seq_lens=[T],
         micro_batches=[2, 4], dtype="fp32", optimizer="adamw", device_kind="cpu",

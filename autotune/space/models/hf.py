@@ -27,7 +27,7 @@ from autotune.space.models.defaults import (
     shown_sizes,
 )
 from autotune.space.models.family import Family
-from autotune.space.models.tasks import QWEN_VL, SAMPLES, TASKS, guessed, samples
+from autotune.space.models.tasks import SAMPLES, SEEING, TASKS, guessed, samples
 
 PREFIX = "hf:"
 TINY = "-tiny"
@@ -105,7 +105,7 @@ class Hf(Family):
             if "vision_config" in left_out and asked.image_size is not None:
                 raise UsageError(
                     f"--image-size {shown_sizes(asked.image_size)}: {asked.model} is tuned without"
-                    f" images, its text model alone: they are known of {', '.join(QWEN_VL)}; leave"
+                    f" images, its text model alone: they are known of {', '.join(SEEING)}; leave"
                     " it out"
                 )
         task = asked.task or _task(asked.model, config)

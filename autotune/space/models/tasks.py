@@ -26,6 +26,9 @@ _ENDS = {
 """Tasks by the ends of architectures' names."""
 QWEN_VL = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 """Types of model whose images have any size: each patch is an input."""
+ONE_SIZE = ("llava", "gemma3", "idefics3", "smolvlm")
+"""Types of model whose images have the size that the config names."""
+SEEING = (*QWEN_VL, *ONE_SIZE)
 _RATE = 16_000
 """Samples of sound in a second, of all known models."""
 _FRAMES = 100
@@ -39,7 +42,7 @@ _TEXT = {"cpu": 64, "cuda": 256}
 
 def guessed(config: Mapping[str, Any]) -> str | None:
     """The task that a config names; None if it names none."""
-    if config["model_type"] in QWEN_VL and "vision_config" in config:
+    if _sees(config, config.get("vision_config")):
         return "image-text"
     if config.get("is_encoder_decoder"):
         return "speech-seq2seq" if "num_mel_bins" in config else "seq2seq"
@@ -47,6 +50,15 @@ def guessed(config: Mapping[str, Any]) -> str | None:
     return next(
         (task for name in names for end, task in _ENDS.items() if name.endswith(end)), None
     )
+
+
+def _sees(config: Mapping[str, Any], vision: Mapping[str, Any] | None) -> bool:
+    """Whether images can be made for it."""
+    if vision is None or config["model_type"] in QWEN_VL:
+        return vision is not None
+    sized = {"image_size", "patch_size"} <= vision.keys()
+    any_size = vision.get("model_type") == "pixtral"  # its images have tokens by their size
+    return config["model_type"] in ONE_SIZE and sized and not any_size
 
 
 class Samples:
@@ -165,10 +177,16 @@ class _ImagesAndText(Samples):
     one_length = "its samples differ by their images: --image-size 448x448,896x896"
 
     def fields(self, config: dict[str, Any], sizes: Sequence[ImageSize] | None) -> dict[str, Any]:
-        if config["model_type"] not in QWEN_VL:
+        if config["model_type"] not in SEEING:
             raise ValueError(f"images for a {config['model_type']} are not known; known:"
-                             f" {', '.join(QWEN_VL)}")  # fmt: skip
+                             f" {', '.join(SEEING)}")  # fmt: skip
         vision = config["vision_config"]
+        if config["model_type"] in ONE_SIZE:
+            side = _number(vision, "image_size")
+            if {*(sizes or ())} - {(side, side)}:
+                raise ValueError(f"its images have {side}x{side} pixels; leave it out")
+            image = {"size": [side, side], "tokens": _tokens(config, vision, side)}
+            return {"token": f"one of text, or of an image of {side}x{side}", "images": [image]}
         side = _number(vision, "patch_size") * _number(vision, "spatial_merge_size", 2)
         sizes = sizes or [_IMAGE if _IMAGE[0] % side == 0 else (8 * side, 8 * side)]
         _check_divides(sizes, side)
@@ -191,6 +209,19 @@ class _ImagesAndText(Samples):
             f"an image of {width}x{height} takes {tokens} tokens, and {_MARKS - 1} mark it; use"
             f" --seq-len {tokens + _MARKS} or more, or smaller images"
         )
+
+
+def _tokens(config: Mapping[str, Any], vision: Mapping[str, Any], side: int) -> int:
+    """Tokens that the text has for an image, as transformers' models of one size make them."""
+    patches = (side // _number(vision, "patch_size")) ** 2
+    match config["model_type"]:
+        case "gemma3":
+            return _number(config, "mm_tokens_per_image", 256)
+        case "llava":  # CLIP has one token more, which is left out by default
+            all_taken = config.get("vision_feature_select_strategy") == "full"
+            clip = vision.get("model_type") == "clip_vision_model"
+            return patches - 1 + int(all_taken) + int(clip)
+    return patches // _number(config, "scale_factor", 2) ** 2
 
 
 def _check_divides(sizes: Sequence[ImageSize], side: int) -> None:

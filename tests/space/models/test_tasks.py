@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +43,31 @@ def test_sizes_of_images_tell_their_tokens_and_the_lengths_of_samples() -> None:
     assert [each["tokens"] for each in recipe["images"]] == [256, 1536]
     assert HF.mixed(recipe, 2048) == {2048: 1, 768: 1}
     assert not HF.mixed(asked("qwen2.5-vl-3b", "448x448"), 512)
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "vision", "tokens"),
+    [
+        ("llava", {}, {"model_type": "clip_vision_model", "image_size": 336}, 576),
+        ("llava", {"vision_feature_select_strategy": "full"},
+         {"model_type": "siglip_vision_model", "image_size": 378}, 729),
+        ("gemma3", {}, {"image_size": 896}, 256),
+        ("smolvlm", {"scale_factor": 4}, {"image_size": 512, "patch_size": 16}, 64),
+    ],
+)  # fmt: skip
+def test_an_image_takes_the_tokens_that_published_models_have_for_it(
+    kind: str, more: dict[str, Any], vision: dict[str, Any], tokens: int, tmp_path: Path
+) -> None:
+    parts = {"text_config": {"num_hidden_layers": 2}, "vision_config": {"patch_size": 14} | vision}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind} | parts | more))
+    recipe = asked(f"hf:{tmp_path}")
+    assert recipe["task"] == "image-text"
+    assert [each["tokens"] for each in recipe["images"]] == [tokens]
+    assert HF.defaults(recipe, "cuda").seq_len == (tokens + 256,)
+    side = vision["image_size"]
+    assert asked(f"hf:{tmp_path}", f"{side}x{side}") == recipe
+    with pytest.raises(UsageError, match=f"its images have {side}x{side} pixels; leave it out"):
+        asked(f"hf:{tmp_path}", "224x224")
 
 
 def test_the_size_of_a_classifiers_images_can_be_set() -> None:
