@@ -26,8 +26,23 @@ def dataless() -> Iterator[None]:
 
     # A private name of torch, which another version may not have.
     drawing = patch.object(init, "_no_grad_trunc_normal_", nothing, create=True)
-    with drawing, Dataless(allow_non_fake_inputs=True):
+    with drawing, patch.object(torch, "split", _split), Dataless(allow_non_fake_inputs=True):
         yield
+
+
+class Lengths(list[int]):
+    """Lengths of sequences that lie in one row of a tensor."""
+
+
+_apart = torch.split
+
+
+def _split(tensor: torch.Tensor, sizes: Any, dim: int = 0) -> tuple[torch.Tensor, ...]:
+    """As torch.split. Qwen-VL attends to each window of an image alone: windows of one length in
+    (1, heads, windows x length, width) become a batch here. One call takes as much memory."""
+    if isinstance(sizes, Lengths) and dim == 2 and len(set(sizes)) == 1:
+        return (torch.unflatten(tensor, 2, (len(sizes), -1)).transpose(0, 2).squeeze(2),)
+    return _apart(tensor, sizes, dim)
 
 
 class _NotOnlySizesError(Exception):

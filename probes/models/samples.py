@@ -18,9 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from autotune.wire.ranks import ModelSpec
+from probes.dataless import Lengths
 from probes.faults import UnsupportedError
 from probes.models import Batch, chunked
 
@@ -88,22 +90,24 @@ def images_and_text(
     marks = [found for name in _MARKS if (found := getattr(config, name, None)) is not None]
     plain = next(n for n in range(len(marks) + 1) if n not in marks)
     ids_bt[torch.isin(ids_bt, torch.tensor(marks))] = plain
-    sizes = []
-    for row, length in zip(ids_bt, lengths, strict=True):
-        (width, height), tokens = _image(spec, length)
-        row[0], row[1 + tokens] = marks[-2:] if len(marks) > 2 else (plain, plain)
-        row[1 : 1 + tokens] = config.image_token_id
-        sizes.append((height, width))
-    image_bt = ids_bt == config.image_token_id
+    images = [_image(spec, length) for length in lengths]
+    tokens_b1 = torch.tensor([[tokens] for _, tokens in images])
+    place_t = torch.arange(ids_bt.shape[1])
+    ids_bt[:, 0], after = marks[-2:] if len(marks) > 2 else (plain, plain)
+    ids_bt = ids_bt.masked_fill(place_t == tokens_b1 + 1, after)
+    image_bt = (place_t > 0) & (place_t <= tokens_b1)
+    ids_bt = ids_bt.masked_fill(image_bt, config.image_token_id)
     batch = {"input_ids": ids_bt, _LABEL: ids_bt.masked_fill(image_bt, chunked.IGNORED)}
     if not hasattr(config, "vision_start_token_id"):
         several = (1,) if hasattr(config, "scale_factor") else ()  # images of a sample
-        shape = (len(sizes), *several, getattr(vision, "num_channels", 3), *sizes[0])
+        (width, height), _ = images[0]
+        shape = (len(images), *several, getattr(vision, "num_channels", 3), height, width)
         batch["pixel_values"] = torch.randn(shape, generator=generator)
         if config.model_type == "gemma3":
             batch["token_type_ids"] = image_bt.int()  # tokens of an image attend to one another
         return batch
-    grids = [[1, *(side // vision.patch_size for side in size)] for size in sizes]
+    side = vision.patch_size
+    grids = [[1, height // side, width // side] for (width, height), _ in images]
     with unset_fake_temporarily():
         grid_b3 = torch.tensor(grids, device="cpu")
     channels = getattr(vision, "in_channels", 3)
@@ -138,8 +142,9 @@ class _OnHost(Tensor):
         others = [each for each in tree_leaves(given)
                   if isinstance(each, Tensor) and not isinstance(each, cls)]  # fmt: skip
         if not others:
-            with unset_fake_temporarily():
-                return super().__torch_function__(func, types, *given)  # type: ignore[no-untyped-call]
+            with _disable_current_modes():
+                found = super().__torch_function__(func, types, *given)  # type: ignore[no-untyped-call]
+            return Lengths(found) if func is Tensor.tolist else found
         with torch._C.DisableTorchFunctionSubclass():
             args, more = tree_map_only(
                 cls, lambda each: each.as_subclass(Tensor).to(others[0].device), given
@@ -210,7 +215,7 @@ def without_data(module: nn.Module, batch: Batch) -> Iterator[Batch]:
 
 def _on_host(function: Callable[..., Any]) -> Callable[..., Any]:
     def called(*args: Any, **more: Any) -> Any:
-        with unset_fake_temporarily():
+        with _disable_current_modes():
             found = function(*args, **more)
         return tree_map_only(Tensor, lambda each: each.as_subclass(_OnHost), found)
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention as attention
 
 from autotune.space.models import FAMILIES
 from autotune.space.models.defaults import ModelRequest
 from autotune.space.workload import Workload
 from autotune.wire.helpers import Describe
 from autotune.wire.ranks import ModelSpec
+from probes.dataless import Lengths, _split
 from probes.describe import describe
 from probes.models import family
 from tests.support.models import counted, uncounted, usual_depth
@@ -119,6 +121,15 @@ def test_a_step_without_data_is_counted_and_traced(name: str, tmp_path: Path) ->
     plain, kept = describe(request).models
     assert plain.held_bytes == pytest.approx(12 * of.shape(2).parameters, rel=0.01)
     assert plain.held_bytes < kept.early_bytes[0][1] < plain.early_bytes[0][1]
+
+
+def test_windows_of_an_image_in_one_call_are_those_of_many() -> None:
+    whole = torch.randn(1, 2, 12, 4)
+    parts = [attention(each, each, each) for each in torch.split(whole, [3] * 4, dim=2)]
+    [windows] = _split(whole, Lengths([3] * 4), dim=2)
+    at_once = attention(windows, windows, windows)
+    assert torch.equal(at_once.transpose(1, 2).reshape(12, 8),
+                       torch.cat(parts, dim=2)[0].transpose(0, 1).reshape(12, 8))  # fmt: skip
 
 
 def test_images_cost_flops_beside_text() -> None:
