@@ -4,12 +4,15 @@
 
 prints the page from the CSV, after it weighed the missing cells. `--minutes 0` only prints. Needs
 torch's CUDA build, and no GPU. The code of `plan` weighs: one rank on an emulated card stands for
-all. It can be stopped at any time, and goes on from the CSV.
+all. It can be stopped at any time, and goes on from the CSV. mamba-7b needs the Python files of
+mamba-ssm 2.3.2 and causal-conv1d 1.7.0 on PYTHONPATH, from their sources on PyPI. Without them a
+step loops over tokens, which takes minutes.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import time
@@ -36,7 +39,7 @@ MODELS = {
 }  # fmt: skip
 """Lengths and micro-batches."""
 NOTES = {
-    "mamba-7b": "Mamba ran on transformers' own kernels, not on those of mamba-ssm.",
+    "mamba-7b": "Mamba ran with mamba-ssm. Functions that allocate as much stand for its kernels.",
 }
 CARDS = ("RTX4090", "L40S", "H100", "H200")
 COUNTS = (1, 2, 4, 8)
@@ -44,6 +47,7 @@ ROOM = 64
 """Emulated cards have so many times the memory, for configurations that do not fit. Limits are
 those of the card."""
 TRACE_S = 600.0
+STAND_INS = Path(__file__).with_name("mamba")
 ABOUT = """# What fits
 
 Pre-training or full fine-tuning: bf16, AdamW, full checkpointing, no offload. Several cards share
@@ -71,10 +75,16 @@ def main(results: Path, *, models: str = ",".join(MODELS), minutes: float = 600.
             if left_s > 0 and missing(results, model, card):
                 command = [sys.executable, __file__, str(results), "--one", f"{model},{card}"]
                 try:
-                    subprocess.run(command, timeout=left_s, check=False)
+                    subprocess.run(command, timeout=left_s, check=False, env=with_stand_ins())
                 except subprocess.TimeoutExpired:
                     say("no time is left")
     print(page(rows_in(results)))
+
+
+def with_stand_ins() -> dict[str, str]:
+    """The environment, with stand-ins for mamba-ssm's compiled kernels."""
+    path = [str(STAND_INS), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"PYTHONPATH": ":".join(filter(None, path))}
 
 
 def missing(results: Path, model: str, card: str) -> list[int]:
