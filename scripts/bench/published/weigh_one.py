@@ -208,8 +208,97 @@ def megatron(how: dict[str, Any], source: Path) -> None:
     runpy.run_path(how["script"], run_name="__main__")
 
 
+class Full:
+    """A data module of LitGPT, whose samples all have the greatest length."""
+
+    def connect(self, tokenizer: object, batch_size: int, max_seq_length: int) -> None:
+        self.size, self.length = batch_size, max_seq_length
+
+    def prepare_data(self) -> None:
+        pass
+
+    def setup(self, *_: object) -> None:
+        pass
+
+    def train_dataloader(self) -> Any:
+        import torch
+
+        tokens = torch.ones(self.length, dtype=torch.int64)
+        counts = {name: torch.ones(1) for name in ("raw", "raw_plus_prompt_template")}
+        sample = {"input_ids": tokens, "labels": tokens, "token_counts": counts}
+        return torch.utils.data.DataLoader([sample] * 2000, batch_size=self.size)  # type: ignore[arg-type]
+
+    val_dataloader = train_dataloader
+
+
+def litgpt(how: dict[str, Any], source: Path) -> None:
+    """A file of LitGPT's config_hub, for two steps, with the weights of a new model. Torch's own
+    convolutions stand for those of cuDNN, in LoRA."""
+    import torch
+    import yaml
+
+    torch.backends.cudnn.enabled = False
+    sys.path.insert(0, str(source))
+    given = yaml.safe_load((source / how["config"]).read_text())
+    module: Any = importlib.import_module(f"litgpt.finetune.{Path(how['config']).stem}")
+    parts: Any = importlib.import_module("litgpt.args")
+    config, fit, weights = module.Config, module.fit, Path(given["checkpoint_dir"])
+    config.from_file = config.from_json = lambda _, **more: config.from_name(weights.name, **more)
+    for unneeded in ("auto_download_checkpoint", "check_valid_checkpoint_dir", "load_checkpoint",
+                     "Tokenizer", "validate"):  # fmt: skip
+        setattr(module, unneeded, lambda *_, **__: weights)
+
+    def only(*inputs: Any, **keywords: Any) -> None:
+        fit(*inputs, **keywords)
+        raise KeyboardInterrupt  # rather than validate, and save
+
+    module.fit = only
+    given |= {
+        "checkpoint_dir": weights, "out_dir": Path("out"), "data": Full(),
+        "train": parts.TrainArgs(**given["train"] | {"max_steps": 2}),
+        "eval": parts.EvalArgs(**given["eval"]),
+    }  # fmt: skip
+    with contextlib.suppress(KeyboardInterrupt):
+        module.setup(**given)
+
+
+def fms(how: dict[str, Any], source: Path) -> None:
+    """A run of fms-acceleration's benchmark: transformers' Trainer, for three steps, with the
+    weights of a new model. Torch's own flash attention stands for the package."""
+    import torch
+    import yaml
+
+    library: Any = importlib.import_module("transformers")
+    defaults = yaml.safe_load((source / "scripts/benchmarks/defaults.yaml").read_text())
+    for of_script in ("use_flash_attn", "response_template", "dataset_text_field"):
+        del defaults[of_script]
+    asked = library.TrainingArguments(
+        **defaults | {"max_steps": 3, "adam_epsilon": float(defaults["adam_epsilon"])},
+        skip_memory_metrics=False, per_device_train_batch_size=how["batch"], output_dir="out",
+        report_to="none",
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = library.AutoModelForCausalLM.from_config(
+            library.AutoConfig.for_model(**how["model"]), torch_dtype=torch.bfloat16,
+            attn_implementation="sdpa",
+        )  # fmt: skip
+    model = model.to_empty(device="cpu")
+    model.tie_weights()
+    if how["lora"]:
+        lora: Any = importlib.import_module("peft")
+        model.enable_input_require_grads()
+        model = lora.get_peft_model(model, lora.LoraConfig(
+            r=16, lora_alpha=16, lora_dropout=0.1, task_type="CAUSAL_LM",
+            target_modules=["q_proj", "k_proj", "v_proj", "o_proj"],
+        ))  # fmt: skip
+    tokens = torch.ones(how["length"], dtype=torch.int64)
+    data = [{"input_ids": tokens, "labels": tokens}] * 1000
+    library.Trainer(model=model, args=asked, train_dataset=data).train()
+
+
 CASES = {
-    "golf": golf, "titan": titan, "liger": liger, "megatron": megatron, "speedrun": speedrun
+    "golf": golf, "titan": titan, "liger": liger, "megatron": megatron, "speedrun": speedrun,
+    "litgpt": litgpt, "fms": fms,
 }  # fmt: skip
 
 

@@ -42,6 +42,8 @@ PATHS: dict[str, tuple[str, ...]] = {
     "megatron": ("megatron", "pretrain_gpt.py", "gpt_builders.py", "hybrid_builders.py",
                  "model_provider.py", "examples/t5", "tests/functional_tests/test_cases"),
     "liger": ("src", "benchmark", ":(glob)test/**/*.py"),
+    "litgpt": ("litgpt", "config_hub"),
+    "fms": ("scripts/benchmarks/defaults.yaml",),
 }  # fmt: skip
 KINDS = ("allocated", "reserved")
 ABOUT = """# Published peaks, beside those of emulated GPUs
