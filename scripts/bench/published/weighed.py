@@ -6,7 +6,8 @@ prints results/weighed.md from results/public/weighed.csv, after it weighed the 
 SOURCES has clones named as owner+name, INTERPRETERS a Python with torch VERSION as
 VERSION/bin/python. On PYTHONPATH they need numpy, sentencepiece, PyYAML, pandas and transformers
 4.57 (without torchao). torchtitan also needs torchdata, datasets 4.0, tiktoken, blobfile and
-tensorboard.
+tensorboard; litgpt needs lightning 2.5 and jsonargparse. fms has INTERPRETERS of its own, with
+transformers 4.48.1, peft 0.13.2 and accelerate 1.0.1.
 """
 
 from __future__ import annotations
@@ -62,7 +63,12 @@ What is not theirs:
 - Megatron-LM runs without Transformer Engine and Apex. Its tests ask for the local
   implementation. Apex's softmax kernels are replaced by functions that allocate the same.
 - The logs of modded-nanogpt begin with the script. Three of its numbers are smaller: iterations,
-  steps of warm-up, tokens of validation.
+  steps of warm-up, tokens of validation. Inductor does not search for the best tiles, which would
+  compile each kernel dozens of times.
+- LitGPT's own `finetune` trains new weights, and each sample has the greatest length. Torch's own
+  convolutions stand for those of cuDNN.
+- fms-acceleration's runs are those of transformers' Trainer in the versions that it names, with
+  its settings, new weights and full samples. Torch's flash attention stands for the package.
 - torchtitan's tokenizer has the vocabulary of its tests; the model has Llama 3's.
 """
 LOSSES = """## Losses
