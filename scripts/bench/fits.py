@@ -196,7 +196,7 @@ def page(rows: Sequence[dict[str, str]]) -> str:
         f" {weighings} candidates in {seconds / 60:.0f} minutes."
     )
     for model, note in NOTES.items():
-        said += f" {note}" if any(row["model"] == model for row in rows) else ""
+        said += f"\n{note}" if any(row["model"] == model for row in rows) else ""
     return f"{about}\n{table(head, lines)}\n\n{said}\n\nNot weighed: {'; '.join(left) or 'none'}."
 
 
