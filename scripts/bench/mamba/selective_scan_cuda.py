@@ -1,7 +1,7 @@
 """Stands for mamba-ssm's compiled kernels, on GPUs where kernels do nothing.
 
-It makes the allocations of `selective_scan_fwd` and `_bwd`, in their order, for B and C that vary
-by token (state-spaces/mamba 2.3.2, csrc/selective_scan/selective_scan.cpp).
+It makes the allocations of `selective_scan_fwd` and `_bwd`, in their order. B and C vary by token.
+Source: state-spaces/mamba 2.3.2, csrc/selective_scan/selective_scan.cpp.
 """
 
 from __future__ import annotations
