@@ -110,7 +110,8 @@ def main(sources: Path, interpreters: Path, only: str = "", again: bool = False)
                 row.update(weighed(row, sources, interpreters, Path(name)))
                 write(rows)
     print(report([row for row in rows if row["torch_here"]]))
-    print("\nNot run, for want of time:", ", ".join(row["id"] for row in rows if not row["torch_here"]) or "none")
+    left = ", ".join(row["id"] for row in rows if not row["torch_here"])
+    print(f"\nNot run, for want of time: {left or 'none'}")
 
 
 def write(rows: list[dict[str, str]]) -> None:
