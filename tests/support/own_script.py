@@ -21,7 +21,7 @@ if (
     and "RANK" not in os.environ
     and not sys.flags.isolated
 ):
-    import light  # noqa: F401
+    import light  # type: ignore[import-not-found]  # noqa: F401
 
 import torch
 from torch import Tensor, nn

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import light  # noqa: F401
+import light  # type: ignore[import-not-found]  # noqa: F401
 import torch
 from torch import nn
 
