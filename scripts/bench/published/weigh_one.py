@@ -2,7 +2,8 @@
 
 `weighed.py` starts it with a task in JSON. The last printed line has the peaks in MiB, and the
 error that ended the run, if any. Only one of several ranks runs, in torch's fake process group. It
-is the first one; for Megatron-LM's GPT the last, which writes the log.
+is the first one; for Megatron-LM's GPT the last, which writes the log. Records of modded-nanogpt
+give lists to collectives, of which NCCL's group makes one tensor: they run in that one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from autotune.device.emulated.emulation import Emulation
+from autotune.wire.emulated import ALONE
 
 _STEPS = {
     "ITERATIONS": "2", "WARMUP_STEPS": "1", "VAL_LOSS_EVERY": "0", "MAX_WALLCLOCK_SECONDS": "0",
@@ -39,7 +41,7 @@ _LLAMA_3_TOKENS = 128256
 _ON_ONE_MACHINE = 8
 
 
-def alone(rank: int, ranks: int) -> None:
+def alone(rank: int, ranks: int, backend: str) -> None:
     """Make this process one of `ranks`, without the others."""
     import torch
     import torch.distributed as dist
@@ -52,10 +54,11 @@ def alone(rank: int, ranks: int) -> None:
     wrap: Any = wrapper.__init__
 
     def joined(*_: object, **__: object) -> None:
-        join("fake", rank=rank, world_size=ranks, store=FakeStore())
+        store: Any = FakeStore() if backend == "fake" else dist.HashStore()  # type: ignore[attr-defined]
+        join(backend, rank=rank, world_size=ranks, store=store)
 
     def parted(*given: Any, **keywords: Any) -> Any:
-        return split(*given, **keywords | {"backend": "fake"})
+        return split(*given, **keywords | {"backend": backend})
 
     def reduced(gradients: torch.Tensor) -> Any:
         """DDP's own reduction without the collective: the fake one returns no tensor."""
@@ -320,7 +323,8 @@ def main(task: dict[str, Any]) -> None:
 
         torch.backends.cuda.enable_cudnn_sdp(False)
         if task["gpus"] > 1:
-            alone(rank, task["gpus"])
+            os.environ.update({ALONE: "1", "TORCH_NCCL_RANKS_PER_ROOT": str(task["gpus"])})
+            alone(rank, task["gpus"], "nccl" if task["case"] == "speedrun" else "fake")
         ended, told, printed = "", None, io.StringIO()
         try:
             with contextlib.redirect_stdout(printed):

@@ -94,8 +94,10 @@ LOSSES = """## Losses
   weights, gradients and Adam's states take. Those of StableLM and Falcon are, too: table and
   configuration have other micro-batches.
 - modded-nanogpt ran nightly versions of torch 2.8 to 2.10. Here ran 2.9.1 and 2.10.0. Its first
-  two rows agree to 1 MiB allocated. Later ones are too low by 2.6 to 4.5 GiB allocated, and by
-  up to 7.5 % reserved. Why is not known.
+  two rows agree to 1 MiB allocated. Later ones are too low by 1.5 to 3.8 GiB allocated. Their
+  optimizers start collectives, and wait for their futures alone. Torch then holds the tensors
+  until its watchdog thread has seen the end of each. Here a step takes longer than on a card, so
+  it may see them sooner. Whether this is why was not tried.
 - A run that ran out of memory is not among the rows, so nothing is said about those.
 """
 _GPT_2 = 50257
