@@ -18,6 +18,7 @@ from difflib import get_close_matches
 from functools import cache, partial
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakKeyDictionary
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 
@@ -66,6 +67,7 @@ class HfModels(FamilyModels):
 
     def __init__(self) -> None:
         self._kept: list[Any] = []
+        self._drawing = WeakKeyDictionary[nn.Module, dict[nn.Module, nn.Module]]()
         """Objects that transformers only holds by weak references."""
         self._takes_mask = True
         """Whether the latest model takes an attention_mask."""
@@ -264,8 +266,10 @@ class HfModels(FamilyModels):
         yield from walk(module)
 
     def draw(self, module: nn.Module, unit: nn.Module, *, within: bool = True) -> None:
-        """Have transformers draw the weights."""
+        """Have transformers draw the weights, by the model within `module` that has the part."""
         parts = _inside_out(unit) if within else [unit]
+        if module not in self._drawing:
+            self._drawing[module] = _drawing(module)
         for part in parts:
             adapted: Any = part
             if is_parametrized(part, "weight"):  # as by a norm: transformers draws a copy
@@ -273,7 +277,8 @@ class HfModels(FamilyModels):
                     adapted.weight = init.kaiming_uniform_(
                         torch.empty_like(adapted.weight), math.sqrt(5)
                     )
-            module._initialize_weights(part)  # type: ignore[operator]
+            owner = self._drawing[module].get(part, module)
+            owner._initialize_weights(part)  # type: ignore[operator]
             if hasattr(part, "reset_lora_parameters"):
                 for name in adapted.lora_A:
                     adapted.reset_lora_parameters(name, True)
@@ -310,6 +315,15 @@ def _hidden(package: str) -> Iterator[None]:
         yield
     finally:
         del sys.modules[package]
+
+
+def _drawing(module: nn.Module) -> dict[nn.Module, nn.Module]:
+    """Parts of models within `module` whose weights are drawn in another way, as a vision tower's
+    are; with that model."""
+    own = module._init_weights.__func__  # type: ignore[union-attr]
+    within = [each for each in module.modules() if hasattr(each, "_initialize_weights")]
+    others: list[Any] = [each for each in within if each._init_weights.__func__ is not own]  # type: ignore[union-attr]
+    return {part: other for other in others for part in other.modules()}
 
 
 def _adapted(module: nn.Module, rank: int, targets: list[str]) -> nn.Module:

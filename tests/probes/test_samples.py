@@ -123,6 +123,21 @@ def test_a_step_without_data_is_counted_and_traced(name: str, tmp_path: Path) ->
     assert plain.held_bytes < kept.early_bytes[0][1] < plain.early_bytes[0][1]
 
 
+@pytest.mark.parametrize("name", ["llava", "gemma3"])
+def test_a_vision_tower_is_drawn_as_a_model_of_its_own(name: str, tmp_path: Path) -> None:
+    """As FSDP makes it: else its positions are what memory held before."""
+    models = family("hf")
+    with torch.device("meta"):
+        module = models.make(spec_of(counted(model(name, tmp_path), (2,), (T,))))
+    module.to_empty(device="cpu")
+    positions = [each for key, each in module.named_buffers() if key.endswith("position_ids")]
+    for each in positions:
+        each.fill_(-1)
+    models.draw(module, module)
+    assert positions
+    assert all(each.flatten().tolist() == [*range(each.numel())] for each in positions)
+
+
 def test_windows_of_an_image_in_one_call_are_those_of_many() -> None:
     whole = torch.randn(1, 2, 12, 4)
     parts = [attention(each, each, each) for each in torch.split(whole, [3] * 4, dim=2)]
