@@ -18,7 +18,6 @@ from difflib import get_close_matches
 from functools import cache, partial
 from typing import Any
 from unittest.mock import patch
-from weakref import WeakKeyDictionary
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 
@@ -67,7 +66,6 @@ class HfModels(FamilyModels):
 
     def __init__(self) -> None:
         self._kept: list[Any] = []
-        self._drawing = WeakKeyDictionary[nn.Module, dict[nn.Module, nn.Module]]()
         """Objects that transformers only holds by weak references."""
         self._takes_mask = True
         """Whether the latest model takes an attention_mask."""
@@ -133,6 +131,7 @@ class HfModels(FamilyModels):
                 module = _adapted(module, **lora)
             if config.model_type == "llava":
                 _freeze_unused(module, config.vision_feature_layer)
+        module._drawn_by = _drawing(module)  # type: ignore[assignment]
         if spec.quantized and device.type != "meta":
             quantized.fill(module, device, partial(self.draw, module, within=False))
             self.tie(module)
@@ -268,8 +267,6 @@ class HfModels(FamilyModels):
     def draw(self, module: nn.Module, unit: nn.Module, *, within: bool = True) -> None:
         """Have transformers draw the weights, by the model within `module` that has the part."""
         parts = _inside_out(unit) if within else [unit]
-        if module not in self._drawing:
-            self._drawing[module] = _drawing(module)
         for part in parts:
             adapted: Any = part
             if is_parametrized(part, "weight"):  # as by a norm: transformers draws a copy
@@ -277,8 +274,8 @@ class HfModels(FamilyModels):
                     adapted.weight = init.kaiming_uniform_(
                         torch.empty_like(adapted.weight), math.sqrt(5)
                     )
-            owner = self._drawing[module].get(part, module)
-            owner._initialize_weights(part)  # type: ignore[operator]
+            owner = module._drawn_by.get(part, module)  # type: ignore[operator, union-attr]
+            owner._initialize_weights(part)
             if hasattr(part, "reset_lora_parameters"):
                 for name in adapted.lora_A:
                     adapted.reset_lora_parameters(name, True)

@@ -70,14 +70,18 @@ def device_bytes(result: Result) -> int:
     return result.report.peaks.device_bytes
 
 
-@pytest.mark.parametrize("phase", [Phase.BUILD, Phase.WARMUP, Phase.TIMED])
+@pytest.mark.parametrize(
+    ("phase", "fresh"),
+    [(Phase.BUILD, False), (Phase.WARMUP, False), (Phase.TIMED, False), (Phase.TIMED, True)],
+)
 def test_memory_that_runs_out_in_a_phase_is_oom_and_the_next_candidate_is_measured(
-    started: Make, monkeypatch: pytest.MonkeyPatch, phase: Phase
+    started: Make, monkeypatch: pytest.MonkeyPatch, phase: Phase, fresh: bool
 ) -> None:
+    """Also in a final, which has a fresh group."""
     group = started(capacity_bytes=80 * GIB)
     before = device_bytes(group.run(SMALL))
     monkeypatch.setenv("FAULT", f"oom@{phase}:0")
-    failed = group.run(replace(SMALL, checkpointing="full"))  # in a group of its own
+    failed = group.run(replace(SMALL, checkpointing="full"), fresh=fresh)
     assert (failed.verdict, failed.of_host) == (Verdict.OOM, False), failed.reason
     assert failed.reason.startswith(f"rank 0 ran out of memory in phase {phase}")
     monkeypatch.setenv("FAULT", "")

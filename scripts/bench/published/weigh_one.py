@@ -50,6 +50,8 @@ def alone(rank: int, ranks: int, backend: str) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     join, split = dist.init_process_group, dist.new_group
+    # As `probes.world` does it; its imports are missing where old code runs.
+    os.environ.update({ALONE: "1", "TORCH_NCCL_RANKS_PER_ROOT": str(ranks)})
     wrapper: Any = DistributedDataParallel
     wrap: Any = wrapper.__init__
 
@@ -323,7 +325,6 @@ def main(task: dict[str, Any]) -> None:
 
         torch.backends.cuda.enable_cudnn_sdp(False)
         if task["gpus"] > 1:
-            os.environ.update({ALONE: "1", "TORCH_NCCL_RANKS_PER_ROOT": str(task["gpus"])})
             alone(rank, task["gpus"], "nccl" if task["case"] == "speedrun" else "fake")
         ended, told, printed = "", None, io.StringIO()
         try:

@@ -59,8 +59,9 @@ What is not theirs:
 
 - Data is random, or all ones, and training takes two or three steps. Evaluations are left out
   where they come after the peak was printed.
-- Of several ranks one runs, in torch's fake process group. One row of torchtitan also ran with
-  eight real ranks, and held the same.
+- Of several ranks one runs, in torch's fake process group. Records of modded-nanogpt run in that
+  of NCCL, which copies lists of tensors. One row of torchtitan also ran with eight real ranks, and
+  held the same.
 - Megatron-LM runs without Transformer Engine and Apex. Its tests ask for the local
   implementation. Apex's softmax kernels are replaced by functions that allocate the same.
 - The logs of modded-nanogpt begin with the script. Three of its numbers are smaller: iterations,
@@ -97,7 +98,8 @@ LOSSES = """## Losses
   two rows agree to 1 MiB allocated. Later ones are too low by 1.5 to 3.8 GiB allocated. Their
   optimizers start collectives, and wait for their futures alone. Torch then holds the tensors
   until its watchdog thread has seen the end of each. Here a step takes longer than on a card, so
-  it may see them sooner. Whether this is why was not tried.
+  it may see them sooner. A second run of row 03, beside another program, held 33278 MiB allocated
+  in place of 31701, so times seem to decide.
 - A run that ran out of memory is not among the rows, so nothing is said about those.
 """
 _GPT_2 = 50257
