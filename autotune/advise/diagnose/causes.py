@@ -334,7 +334,7 @@ def _before_training(event: Event, context: Context) -> Cause | None:
 
 
 def _first_step(event: Event, context: Context) -> Cause | None:
-    if (event.step or 0) > 1 or not _OPTIMIZER.search("\n".join(event.trace)):
+    if (event.step or 0) > 1 or not _OPTIMIZER.search("\n".join(event.trace or (event.text,))):
         return None
     a = event.amounts
     lines: tuple[str, ...] = ()

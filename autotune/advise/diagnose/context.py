@@ -50,7 +50,7 @@ JOBS = {
         r"|\b(?:[Tt]okeni[sz]|[Pp]reprocess)(?:e|ing|ation)\b"
     ),
     "inference": re.compile(
-        r"ComfyUI|InvokeAI|Fooocus|webui|infer\.py|nference|generate\.py|demo\.py|gradio"
+        r"ollama|ComfyUI|InvokeAI|Fooocus|webui|infer\.py|nference|generate\.py|demo\.py|gradio"
         r"|_completion|run_generation|diffusers/pipelines|in generate\b"
     ),
 }
@@ -59,12 +59,20 @@ Elsewhere it counts if nothing speaks of training."""
 _JOB_STEMS = (
     "quanti", "gptq", "awq", "round", "compressor", "quanto", "hqq", "calibration", "convert",
     "conversion", "merg", "export", "consolidate", "reshap", "preprocess", "token", "prepare",
-    "build", "arrow", "num_proc", "comfyui", "invokeai", "fooocus", "webui", "infer", "generat",
-    "demo.py", "gradio", "_completion", "diffusers",
+    "build", "arrow", "num_proc", "ollama", "comfyui", "invokeai", "fooocus", "webui", "infer",
+    "generat", "demo.py", "gradio", "_completion", "diffusers",
 )  # fmt: skip
 """Text without one of these in lower case has none of `JOBS`: a fast test."""
 _IMAGES = ("detectron", "mmdet", "mmseg", "ultralytics", "yolo", "Yolo", "YOLO", "iffusion",
            "resnet", "ResNet", "unet", "UNet")  # fmt: skip
+_HINTS = (
+    re.compile(
+        r"显存|显卡|VRAM|vram|(?<![/.\w])(?i:GPUs?)\b(?![/?]| in script)|\b[AHV]\d00\b|RTX"
+        r"|\b[34]090\b|freeMemory: "
+    ),
+    re.compile(r"内存|(?<![A-Za-z])RAM\b|(?i:host|system|cpu|main) (?i:memory|ram|oom)|메모리"),
+)
+"""Words for a device's memory, and for the host's."""
 _TRAINS = re.compile(r"(?<![a-z])(?:train|fine-?tun|backward\b|loss\b)", re.IGNORECASE)
 
 _ASSIGN = r"['\"]?[ \t]*+(?:[=:,]|\.{3,}|(?<=[ \t]))[ \t]*+['\"]?"
@@ -191,6 +199,7 @@ _TOLD = {
     ),
     "saving": re.compile(
         r"\b(?:while|when|during|after)(?: \w+)? sav(?:e[sd]?|ing)\b"
+        r"|\b(?:while|when|during)(?: (?!grad|activ|using)\w+)? checkpointing\b(?! (?:is|on|off))"
         r"|\b(?:to|cannot|can't) save (?:\w+ ){0,3}?(?:model|weights|checkpoint|ckpt)"
         r"|STATE_DICT\b|保存[^，。]{0,12}[时候]"
     ),
@@ -208,7 +217,8 @@ _TOLD = {
         r"\b(?:memory|V?RAM|usage|it)\b.{0,40}\b(?:keeps?|slowly|gradually|steadily|constantly|quickly"
         r"|continu\w+) (?:\w+ )?(?:increas|grow|ris|climb)|(?:increas|grow)(?:ing|e?s)"
         r" (?:on|with|after|in|during) (?:each|every|train|iter|step)"
-        r"|\b(?:increas|grow|accumulat)(?:ing|es?) (?!in )(?:\w+ )?memory"
+        r"|\b(?:(?:increas|grow|accumulat)(?:ing|es?) (?!in )|accumulation of )(?:\w+ )?"
+        r"(?:memory|VRAM)"
         r"|\b(?:memory|V?RAM)\b.{0,12} (?:fill(?:s|ing) up|(?:increas|grow|ris|climb)\w+ until)\b"
         r"|\bmemory (?:usage )?(?:increment|increases?|growth)\b.{0,20} (?:each|every|per) \w"
         r"|(?:memory|RAM)\b.{0,12} (?:grow|increas|ris|climb)\w* (?:stead|slow|gradual|constant)"
@@ -268,6 +278,8 @@ class Context:
     """Whether the last thing that a log shows is a model that is being loaded."""
     preparing: bool = False
     """Whether the last thing that a log shows is data that is being prepared."""
+    hints: set[int] = field(default_factory=set)
+    """Rows of `_HINTS` in the log."""
     windows: bool = False
     backends: set[str] = field(default_factory=set)
     """Backends that the log names."""
@@ -492,6 +504,7 @@ class Context:
             self.jobs.update(job for job, marks in JOBS.items() if marks.search(text))
         self.torch = self.torch or "torch" in low
         self.images = self.images or any(mark in text for mark in _IMAGES)
+        self.hints |= {row for row, words in enumerate(_HINTS) if words.search(text)}
         self.not_for_memory |= bool(_NOT_KILLED.search(text))
         self.windows = self.windows or bool(_WINDOWS.search(text))
         self.backends |= backends_in(text)

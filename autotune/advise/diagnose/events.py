@@ -264,7 +264,7 @@ def _event(hit: Hit, log: str, said: LogLine, wording: Wording, match: re.Match[
         devices=_devices(said.text, amounts.device),
         pid=said.pid if said.pid is not None else _number(_PID, said.text),
         time=said.time or next((t for t in (take_apart(b).time for b in before[-20:]) if t), None),
-        backend=backend_in(text),
+        backend=backend_in(text) or backend_in(said.text),
         trace=trace,
         step=next(
             (step_of(b) for b in reversed(before) if step_of(b) is not None or validates(b)), None

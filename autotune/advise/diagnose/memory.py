@@ -74,7 +74,8 @@ _PHRASES = (
     r"|\ballocation on device\b|error_out_of_resources|bfc_allocator\S+ (?:inuse at|sum total)"
     rf"|hbm usage >=|total ?capac\w+(?:;| of {SIZE} of which)",
     r"(?:显存|内存)[^，。]{0,16}?(?:不[足够]|占满|耗尽|溢出|爆|被.{0,8}kill)|(?<!不[会再])爆(?:显存|内存)|[GN]PU不[足够]"
-    r"|メモリー?不足|메모리 부족|недостаточно памяти",
+    r"|メモリー?不足|메모리 부족|недостаточно памяти"
+    r"|页面文件太小|ページング ?ファイルが小さ|페이징 파일이 너무 작|айл подкачки слишком",
 )
 _PLACE = re.compile(
     r"(?<![\w/.~-])(?:[~.]{0,2}/[\w.-]+|[\w.-]+/[\w.-]+/)[\w./-]*"
@@ -92,6 +93,7 @@ _BACKENDS = {
     "CUDA": ("CUDA", "cuda", "nvidia", "NVIDIA"),
     "HIP": ("hipErr", "HIP_ERR", "MIOpen", "/rocm", "rocblas", "ROCm", "Radeon", " XTX", "gfx"),
     "MPS": ("MPS", " mps ", "mps:", "device mps", "kIOGPU"),
+    "XPU": ("XPU", "xpu:", "Intel Arc", "Intel ARC", "Intel(R) Arc"),
     "NPU": ("NPU", " npu ", "npu:", "Ascend", " ascend ", "rtMalloc"),
     "TPU": ("TPU", "tpu_", "memory space hbm", "at the bottom of memory"),
     "VULKAN": ("ulkan", "VK_"),
@@ -180,7 +182,8 @@ _SPEAKERS = (
      r"|memory budget|OOM-?Kill|\boom[-_]"
      r"|(?i:paging file|swap|java|bad[_ ]alloc|\bfork\b|cv::|\(-4:|mmap|low on resource)"
      r"|(?<![A-Za-z])MemoryError|ArrayMemoryError|System\.OutOf|memory allocation of"
-     r"|[Ee]rrno 12|ENOMEM|(?:WinError|os error) 1455|Error code 12|an(?:not|'t) allocate memory"),
+     r"|[Ee]rrno 12|ENOMEM|(?:WinError|os error) 1455|页面文件|ページング|페이징|подкачки"
+     r"|Error code 12|an(?:not|'t) allocate memory"),
     ("device", Kind.DEVICE, "any program that names a device",
      r"(?i:\b(?:gpus?|vram|npu|xpu|tpu|hbm|rocm|hip|mps|vulkan|sycl|metal|device|cupy|card"
      r"|accelerator|(?:rtx|gtx) ?\d*|geforce|[ahvlb]-?\d00s?|nvidia|nvml|trt|tensorrt"
@@ -198,4 +201,5 @@ SPEAKERS = tuple(
     for name, kind, source, mark in _SPEAKERS
 )
 """The first row with a mark in the text is its source."""
+DEVICE = next(each for each in SPEAKERS if each.name == "device")
 PINNED = next(each for each in SPEAKERS if each.name == "pinned")

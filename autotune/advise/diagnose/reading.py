@@ -51,7 +51,8 @@ ANCHORS = {
 e.g. since a metric's name has "error", its longer forms beside it are searched instead."""
 FOREIGN = tuple(word.encode() for word in (
     "不足", "不够", "占满", "耗尽", "溢出", "爆显存", "爆内存", "存爆", "부족", "памяти", "已杀死",
-    "強制終了", "Getötet", "Убито", "错误码", "返回码", "退出码", "返回值", "错误代码",
+    "強制終了", "文件太小", "が小さ", "너무 작", "подкачки", "Getötet", "Убито", "错误码",
+    "返回码", "退出码", "返回值", "错误代码",
 ))  # fmt: skip
 
 _NOISE = bytes(byte for byte in range(256) if not chr(byte).isascii() or not chr(byte).isalpha())

@@ -997,6 +997,8 @@ def test_memory_that_ran_out_in_the_past_is_no_failure(tmp_path: Path) -> None:
         "Previously it ran out of GPU memory, so I lowered the batch",
         "I solved the OOM by offload, and now it hangs",
         "It hangs instead of an OOM",
+        "At first I was getting an OOM error. Then I halved the batch. After that it is nan",
+        "Without that setting I had an OOM, which does not come back with it",
     ):
         assert not told(tmp_path, f"# The loss is wrong\n\n{text}\n")["oom"], text
     assert told(tmp_path, "It used to work, and now I get OOM on the GPU\n")["oom"]
@@ -1244,3 +1246,50 @@ def test_more_words_for_growth_devices_offload_and_changes(tmp_path: Path) -> No
         "# fix: tell more\n\n| `RuntimeError: mat1 and mat2 shapes cannot be multiplied` | x |\n"
     )
     assert told(tmp_path, change)["event"] is None
+
+
+def test_a_device_is_meant_where_a_post_names_devices_and_no_host(tmp_path: Path) -> None:
+    for text, kind in (
+        ("I train on 4 GPUs", "device"),
+        ("I train on 4 GPUs, and RAM is free", "memory"),
+        ("- PyTorch version (GPU?): 2.9\n- Using GPU in script?: no", "memory"),
+        ("name: Tesla T4\ntotalMemory: 14.73GiB freeMemory: 310.12MiB", "device"),
+    ):
+        assert told(tmp_path, f"# OOM in the first step\n\n{text}\n")["event"]["kind"] == kind, (
+            text
+        )
+
+
+def test_a_paging_file_is_read_in_other_languages(tmp_path: Path) -> None:
+    for text in (
+        "页面文件太小，无法完成操作。",
+        "페이징 파일이 너무 작아서",
+        "Файл подкачки слишком мал",
+    ):
+        assert told(tmp_path, f"OSError: {text}\n")["event"]["kind"] == "host", text
+
+
+def test_a_process_that_ended_well_is_no_failure(tmp_path: Path) -> None:
+    for text, found in (("process 8 exited with status 0 at 2026-01-02", False),
+                        ("process 8 exited with status 3 at 2026-01-02", True)):  # fmt: skip
+        assert (told(tmp_path, f"{text}\n")["event"] is not None) is found
+
+
+def test_the_optimizer_and_checkpoints_are_named_in_prose(tmp_path: Path) -> None:
+    for text, name in (
+        ("CUDA out of memory occurs in optimizer.step()", "the first optimizer step"),
+        ("I get `OSError: [Errno 12] Cannot allocate memory` while checkpointing", "saving"),
+        ("I get CUDA OOM when gradient checkpointing is off", "not said"),
+        ("I get OOM on the GPU, as there is some accumulation of VRAM", "a leak"),
+    ):
+        assert told(tmp_path, f"{text}\n")["cause"]["name"] == name, text
+
+
+def test_a_tool_is_named_by_the_sentence_before_a_message(tmp_path: Path) -> None:
+    post = "I train on an Intel ARC GPU. It says **Allocation is out of device memory**.\n"
+    assert "xpu-smi" in told(tmp_path, post)["advice"][0]["setting"]
+
+
+def test_who_runs_ollama_does_not_train(tmp_path: Path) -> None:
+    post = "ollama says `llama runner exited, you may not have enough available memory`\n"
+    assert told(tmp_path, post)["context"]["framework"] == "inference"
