@@ -196,7 +196,7 @@ def _own_device(case: Case) -> Advice | None:
     return to(
         "own device", "let each rank open its own device only",
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # before all else on CUDA',
-        gib(case.event.amounts.others_bytes or 0), "nothing",
+        "what the other ranks hold there", "nothing",
     )  # fmt: skip
 
 

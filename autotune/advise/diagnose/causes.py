@@ -115,7 +115,16 @@ def _other_process(event: Event, context: Context) -> Cause | None:
     return Cause("another process", said, lines)
 
 
-_HUGE = re.compile(r"more than 1EB|\d PiB")
+def _told_device(event: Event, context: Context) -> Cause | None:
+    if "one device" not in context.told or event.amounts.asked:
+        return None
+    return Cause(
+        "contexts of other ranks", "the first device is fuller, as the text tells: mostly ranks of"
+        " the same run that did not choose their own device (a rule of thumb)",
+    )  # fmt: skip
+
+
+_HUGE = re.compile(r"more than 1EB|\d PiB|\b\d{12,}[\d.]* ?[KMG]i?B|\b1844674407\d{10}\b")
 
 
 def _corrupt(event: Event, context: Context) -> Cause | None:
@@ -308,7 +317,7 @@ _SAVING = re.compile(
     r"|in (?:get_(?:model_|optimizer_)?state_dict|_?full_\w*state_dict|\w*optim_state_dict)\b"
 )
 _LOGITS = re.compile(
-    r"cross_entropy|lm_head|(?<!return_)logits|loss_function|ForCausalLMLoss|float16_to_fp32|log_softmax|loss_utils\.py"
+    r"cross_entropy|lm_head|(?<!return_)logits|loss_function|ForCausalLMLoss|_to_fp32|log_softmax|loss_utils\.py"
 )
 
 
@@ -316,7 +325,7 @@ def _before_training(event: Event, context: Context) -> Cause | None:
     trace = "\n".join(event.trace)
     if event.step is not None and event.step > 0:
         return None
-    if event.wording.name == "vllm" and event.amounts.total is None and not event.weak:
+    if event.wording.name == "vllm" and event.amounts.total is None:
         return Cause("no room for the KV cache", "weights and warm-up left nothing for it")
     if _INITIALISING.search(trace) and ".to(self.device)" not in trace:
         return Cause(
@@ -504,9 +513,9 @@ def _some(event: Event, context: Context) -> Cause | None:
 Rule = Callable[[Event, Context], Cause | None]
 _RULES: dict[Kind, tuple[Rule, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
-        _corrupt, _vllm, _started, _limit, _freed, _other_process, _never, _leak, _before_training,
-        _first_step, _phase, _fragmentation, _outside, _told_leak, _left, _logits, _longer_sample,
-        _nccl,
+        _corrupt, _vllm, _started, _limit, _freed, _other_process, _told_device, _never, _leak,
+        _before_training, _first_step, _phase, _fragmentation, _outside, _told_leak, _left,
+        _logits, _longer_sample, _nccl,
     ),
     Kind.HOST: (_corrupt, _leak, _phase, _one_tensor, _told_leak, _host, _before_training),
     Kind.SHARED: (_shared,),

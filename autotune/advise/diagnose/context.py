@@ -30,6 +30,7 @@ FRAMEWORKS = {
     "vllm": ("vllm/", "vLLM", "vllm_ascend", "vllm serve", "vllm.entrypoints", "EngineCore",
              "RayWorkerWrapper", "VllmWorker"),
     "sglang": ("sglang/", "sglang.launch_server"),
+    "llama.cpp": ("llama.cpp", ".gguf"),
 }  # fmt: skip
 """Evidence of frameworks. If several are used, advice names the settings of the first."""
 JOBS = {
@@ -42,12 +43,13 @@ JOBS = {
     "conversion": re.compile(
         r"\b(?:convert|merge|export|consolidate)_\w+(?:\.py|\b in )|merge_and_unload"
         r"|onnx[./]export|\b(?:checkpoint|model|weight) conversion\b"
+        r"|合并.{0,8}权重"
         r"|\b(?:convert|merg|export|reshap)ing (?:\S+ ){0,3}(?:model|weights|adapter|checkpoint)"
     ),
     "preprocessing": re.compile(
         r"(?:preprocess|tokeniz|prepare|build)\w*\.(?:py|sh)\b(?!:)|arrow_dataset\.py"
         r"|in (?:preprocess|tokenize)\w*|Map \(num_proc="
-        r"|\b(?:[Tt]okeni[sz]|[Pp]reprocess)(?:e|ing|ation)\b"
+        r"|\b(?:[Tt]okeni[sz]|[Pp]reprocess)(?:e|ing|ation)\b|\btrain(?:ing)? (?:the|a) tokeniz"
     ),
     "inference": re.compile(
         r"ollama|ComfyUI|InvokeAI|Fooocus|webui|infer\.py|nference|generate\.py|demo\.py|gradio"
@@ -57,10 +59,10 @@ JOBS = {
 """Evidence of what does not train: in a traceback, a command, or the line of a failure.
 Elsewhere it counts if nothing speaks of training."""
 _JOB_STEMS = (
-    "quanti", "gptq", "awq", "round", "compressor", "quanto", "hqq", "calibration", "convert",
-    "conversion", "merg", "export", "consolidate", "reshap", "preprocess", "token", "prepare",
-    "build", "arrow", "num_proc", "ollama", "comfyui", "invokeai", "fooocus", "webui", "infer",
-    "generat", "demo.py", "gradio", "_completion", "diffusers",
+    "合并", "quanti", "gptq", "awq", "round", "compressor", "quanto", "hqq", "calibration",
+    "convert", "conversion", "merg", "export", "consolidate", "reshap", "preprocess", "token",
+    "prepare", "build", "arrow", "num_proc", "ollama", "comfyui", "invokeai", "fooocus", "webui",
+    "infer", "generat", "demo.py", "gradio", "_completion", "diffusers",
 )  # fmt: skip
 """Text without one of these in lower case has none of `JOBS`: a fast test."""
 _IMAGES = ("detectron", "mmdet", "mmseg", "ultralytics", "yolo", "Yolo", "YOLO", "iffusion",
@@ -182,7 +184,8 @@ _CHANGE = re.compile(
     r"|\A(?!.*\b(?i:how|no|any|need|can)\b).*\b(?:OOM|out[ -]of[ -]memory|leak)s? (?i:fix)\b"
     r"|\b[Tt]his (?:PR|pull request|MR)\b|· (?:pull request #|review thread ·)"
     r"|^#+ (?:Pitch|Feature request|Type of [Cc]hange|What does this PR do)"
-    r"|^(?:Closes|Resolves) #\d",
+    r"|^(?:Closes|Resolves) #\d"
+    r"|\b(?:These|Two|Three|Four) changes (?:\w+ )?(?:remov|fix|cut|reduc|bound|keep)",
     re.MULTILINE,
 )
 """Words of who changed a program, or wishes it: its failures are those that it no longer has."""
@@ -212,6 +215,11 @@ _TOLD = {
     "loading": re.compile(
         r"\b(?:while|when|during|as)\b[^.;]{0,20}\bload(?:s|ing|ed)?\b[^.;]{0,20}\b(?:model|weights|shards)"
         r"|加载[^，。]{0,8}(?:模型|权重)(?!后)"
+    ),
+    "one device": re.compile(
+        r"\b(?:first|one|GPU ?:?0|rank ?0|cuda:0)\b.{0,30}\b(?:more|much|most) (?:\w+ )?memory"
+        r"|\bmore memory in (?:the )?(?:first|one|GPU ?0)\b|\b(?:in|on)to [`'\"]?cuda:0\b",
+        re.IGNORECASE,
     ),
     "a leak": re.compile(
         r"\b(?:memory|V?RAM|usage|it)\b.{0,40}\b(?:keeps?|slowly|gradually|steadily|constantly|quickly"

@@ -37,7 +37,9 @@ _RICH = re.compile(
     r" in (?:\w+\.)*(?P<name>\w+)"
 )
 """A frame in the form of rich and IPython."""
-_SOURCE = re.compile(r"[`\s]*(?:(?:return |[\w.]+ = |[\w.]+\()(?=.*\()|[\w.]+\.\w+\()")
+_SOURCE = re.compile(
+    r"[`\s]*(?:(?:return |[\w.]+ = |[\w.]+\((?!\d+\)))(?=.*\()|[\w.]+\.\w+\((?!\d+\)))"
+)
 """A line of code, which is the rest of a traceback above a message."""
 _TRACE = re.compile(r"Traceback \(most|File \\?\".+, line \d|-> \d+ ")
 _RAISES = re.compile(r"[\w.]{1,100}(?:Error|Exception): ")

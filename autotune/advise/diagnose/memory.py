@@ -46,6 +46,7 @@ _PHRASES = (
     r"|too (?:small|little|low)|exceed\w*|overflow\w*|pressure.{0,40}kill\w*)",
     rf"\b(?:(?:exceed|surpass)\w*(?! \d+% of)|(?:larger|more|bigger|greater) than) {_GAP}{{0,60}}?"
     rf"\b(?:{_STORE}|KV cache)",
+    rf"\b{_STORE} (?:to )?explo(?:d|sion)",
     rf"\bbl(?:owing|ows?|ew) up (?:\w+ ){{0,2}}{_STORE}|\b{_STORE} bl(?:owing|ows|ew) up\b",
     rf"\bmore (?:\w+ ){{0,3}}{_STORE}{_GAP}{{0,30}}\bthan (?:is |are )?(?:available|free|left)",
     r"\bno available memory|\bKV cache is -\d|memlimit|low on memory|memory pressure \(oom\)",

@@ -232,7 +232,8 @@ _WEAK = (
     _row(
         "killed-report", Kind.KILLED, "people, of their processes",
         r"\b(?:gets?|got|was|were|been|is|being|just|says?|displays?|message|with"
-        r"|worker|process|[Tt]raining|job)\W{1,4}[Kk]illed\b(?! by signal: (?!K))",
+        r"|worker|process|[Tt]raining|job)\W{1,4}[Kk]illed\b(?! by signal: (?!K))"
+        r"|\bgets? kill\b|被 ?[Kk]ill|[\"'`”] [Kk]illed$",
         weak=True,
     ),
     _row(

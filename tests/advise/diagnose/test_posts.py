@@ -1293,3 +1293,67 @@ def test_a_tool_is_named_by_the_sentence_before_a_message(tmp_path: Path) -> Non
 def test_who_runs_ollama_does_not_train(tmp_path: Path) -> None:
     post = "ollama says `llama runner exited, you may not have enough available memory`\n"
     assert told(tmp_path, post)["context"]["framework"] == "inference"
+
+
+def test_kills_are_told_in_more_words(tmp_path: Path) -> None:
+    for text in (
+        "the script get kill",
+        "训练中途自动被kill了",
+        'I run "python a.py --n 8" killed',
+    ):
+        assert told(tmp_path, f"# {text}\n\nhelp\n")["event"]["kind"] == "killed", text
+    assert told(tmp_path, "it never gets killed\n")["event"] is None
+
+
+def test_who_asks_politely_and_tries_a_larger_batch_has_seen_it(tmp_path: Path) -> None:
+    for text in (
+        "The pod says `OOMKilled`, may I know why?",
+        'When I double the batch, an "out of memory" error occurs.',
+        "Why does cuda:0 cause a memory explosion?",
+    ):
+        assert told(tmp_path, f"{text}\n")["oom"], text
+
+
+def test_programs_that_live_through_it_have_not_met_it(tmp_path: Path) -> None:
+    for text in (
+        "# Automatic batch with OOM recovery\n\nIt retries on OOM with half of it\n",
+        "# Bound what a restart holds\n\nIt was OOM-killed.\n\nThree changes fix that.\n",
+    ):
+        assert not told(tmp_path, text)["oom"], text
+
+
+def test_ranks_that_fill_the_first_device_choose_their_own(tmp_path: Path) -> None:
+    post = "Each rank loads its weights onto `cuda:0`, so CUDA runs out of memory\n"
+    body = told(tmp_path, post)
+    assert body["cause"]["name"] == "contexts of other ranks"
+    assert "set_device" in body["advice"][0]["setting"]
+
+
+def test_a_size_that_wrapped_around_is_corrupt(tmp_path: Path) -> None:
+    for size in ("17592186044399.00 MB", "18446744073709551000 bytes"):
+        log = f"cpu_buffer: insufficient memory (attempted to allocate {size})\n"
+        assert told(tmp_path, log)["cause"]["name"] == "a corrupt size"
+
+
+def test_a_lack_of_cache_is_read_in_older_logs_of_vllm(tmp_path: Path) -> None:
+    log = "INFO 02-26 09:54:05 worker.py:267] memory reserved for KV Cache is -1.05GiB.\n"
+    assert told(tmp_path, log)["cause"]["name"] == "no room for the KV cache"
+
+
+def test_work_that_is_no_training_is_told_in_more_words(tmp_path: Path) -> None:
+    for text, framework in (
+        ("合并LoRA权重时进程被killed", "fewer workers"),
+        (
+            "I am training the tokenizer, and it gets killed\nmain.cc(7) LOG(INFO)\nKilled",
+            "load less",
+        ),
+        ("llama.cpp: unable to allocate CPU buffer", "fewer workers"),
+    ):
+        names = [each["name"] for each in told(tmp_path, f"{text}\n")["advice"]]
+        assert names, text
+        assert framework not in names, text
+
+
+def test_outputs_in_fp32_are_logits(tmp_path: Path) -> None:
+    log = f'  File "/x/operations.py", line 9, in _convert_to_fp32\n{oom(asked="9.00 GiB")}'
+    assert told(tmp_path, log)["cause"]["name"] == "logits"
