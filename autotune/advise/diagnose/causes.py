@@ -186,24 +186,8 @@ def _never(event: Event, context: Context) -> Cause | None:
     )  # fmt: skip
 
 
-def _limit(event: Event, context: Context) -> Cause | None:
-    a = event.amounts
-    if a.allowed is None or a.allocated is None or a.asked is None or a.total is None:
-        return None
-    held = a.allocated + (a.unallocated or 0)
-    if held + a.asked <= 0.99 * a.allowed or a.allowed >= 0.99 * a.total:
-        return None
-    return Cause(
-        "a limit of the program",
-        f"the program allows itself {gib(a.allowed)} (set_per_process_memory_fraction)",
-        (f"{gib(held)} reserved + {gib(a.asked)} asked > {gib(a.allowed)} allowed",),
-    )
-
-
 def _fragmentation(event: Event, context: Context) -> Cause | None:
     a = event.amounts
-    if "Due to fragmentation" in event.text:
-        return Cause("fragmentation", "the message says itself that free memory is in pieces")
     if event.wording.name == "xla" and (a.free or 0) > (a.asked or 0):
         return Cause("fragmentation", "enough was free, but not in one piece where it was needed")
     if a.asked is None or not a.unallocated or a.unallocated < IDLE_SHARE * (a.total or 0):
@@ -245,7 +229,7 @@ def _freed(event: Event, context: Context) -> Cause | None:
         free = (a.total or 0) - (a.allocated or 0) - (a.unallocated or 0)
     if a.asked is None or free is None or free <= a.asked:
         return None
-    if "Due to fragmentation" in event.text or event.wording.name == "xla":
+    if event.wording.name == "xla":
         return None
     if free < max(FULL_SHARE * (a.total or 0), a.asked + SMALLEST_SEGMENT):
         return None  # the allocator takes whole segments
@@ -465,27 +449,28 @@ def _host(event: Event, context: Context) -> Cause | None:
     )  # fmt: skip
 
 
-def _killed(event: Event, context: Context) -> Cause | None:
-    return Cause(
-        "host RAM",
-        "SIGKILL leaves no message. The usual sender is the kernel, when main memory runs out (a"
-        " rule of thumb); `dmesg -T | grep -i oom` on that machine says whether it was",
-    )
+Rule = Callable[[Event, Context], Cause | None]
 
 
-def _shared(event: Event, context: Context) -> Cause | None:
-    return Cause(
-        "shared memory",
-        "/dev/shm is full: data-loading workers hand batches over there; Docker gives it 64 MiB",
-    )
+def _always(name: str, sentence: str) -> Rule:
+    """The cause of all events of a kind."""
+    return lambda event, context: Cause(name, sentence)
 
 
-def _bus(event: Event, context: Context) -> Cause | None:
-    return Cause(
-        "shared memory",
-        "SIGBUS leaves no message. Mostly /dev/shm, or the disk of a mapped file, is full (a rule"
-        " of thumb); `df -h /dev/shm` on that machine says whether it is",
-    )
+_killed = _always(
+    "host RAM",
+    "SIGKILL leaves no message. The usual sender is the kernel, when main memory runs out (a"
+    " rule of thumb); `dmesg -T | grep -i oom` on that machine says whether it was",
+)
+_shared = _always(
+    "shared memory",
+    "/dev/shm is full: data-loading workers hand batches over there; Docker gives it 64 MiB",
+)
+_bus = _always(
+    "shared memory",
+    "SIGBUS leaves no message. Mostly /dev/shm, or the disk of a mapped file, is full (a rule"
+    " of thumb); `df -h /dev/shm` on that machine says whether it is",
+)
 
 
 def _batch(event: Event, context: Context) -> Cause | None:
@@ -503,17 +488,14 @@ def _batch(event: Event, context: Context) -> Cause | None:
     )  # fmt: skip
 
 
-def _some(event: Event, context: Context) -> Cause | None:
-    return Cause(
-        NOT_SAID, "the words are those of memory that ran out: nvidia-smi shows the devices',"
-        " `free -g` and `dmesg -T | grep -i oom` the host's"
-    )  # fmt: skip
-
-
-Rule = Callable[[Event, Context], Cause | None]
+_some = _always(
+    NOT_SAID,
+    "the words are those of memory that ran out: nvidia-smi shows the devices',"
+    " `free -g` and `dmesg -T | grep -i oom` the host's",
+)
 _RULES: dict[Kind, tuple[Rule, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
-        _corrupt, _vllm, _started, _limit, _freed, _other_process, _told_device, _never, _leak,
+        _corrupt, _vllm, _started, _freed, _other_process, _told_device, _never, _leak,
         _before_training, _first_step, _phase, _fragmentation, _outside, _told_leak, _left,
         _logits, _longer_sample, _nccl,
     ),

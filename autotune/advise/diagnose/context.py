@@ -68,13 +68,12 @@ _JOB_STEMS = (
 _IMAGES = ("detectron", "mmdet", "mmseg", "ultralytics", "yolo", "Yolo", "YOLO", "iffusion",
            "resnet", "ResNet", "unet", "UNet")  # fmt: skip
 _HINTS = (
-    re.compile(
-        r"显存|显卡|VRAM|vram|(?<![/.\w])(?i:GPUs?)\b(?![/?]| in script)|\b[AHV]\d00\b|RTX"
-        r"|\b[34]090\b|freeMemory: "
-    ),
+    re.compile(r"显[存卡]|VRAM|vram|(?<![/.\w])(?i:GPUs?)\b(?![/?]| in script)|RTX|freeMemory: "),
     re.compile(r"内存|(?<![A-Za-z])RAM\b|(?i:host|system|cpu|main) (?i:memory|ram|oom)|메모리"),
 )
 """Words for a device's memory, and for the host's."""
+_HINT_STEMS = ("gpu", "ram", "memory", "oom", "显", "内存", "메모리", "rtx")
+"""Text without one of these in lower case has none of `_HINTS`: a fast test."""
 _TRAINS = re.compile(r"(?<![a-z])(?:train|fine-?tun|backward\b|loss\b)", re.IGNORECASE)
 
 _ASSIGN = r"['\"]?[ \t]*+(?:[=:,]|\.{3,}|(?<=[ \t]))[ \t]*+['\"]?"
@@ -357,7 +356,8 @@ class Context:
             default=("", 0, None),
         )[2]  # fmt: skip
 
-    def _text(self, name: str) -> str | None:
+    def text(self, name: str) -> str | None:
+        """The last setting `name` that is a text."""
         found = self.last(name)
         return str(found.value) if found else None
 
@@ -399,39 +399,20 @@ class Context:
         """The variable that torch's allocator reads, and its value; empty if none is set. If both
         are set, torch takes the name without a backend (since 2.9)."""
         names = sorted((name for name in self.said if name.endswith("ALLOC_CONF")), key=len)
-        return next(((name, v) for name in names if (v := self._text(name))), ("", ""))
-
-    @property
-    def model(self) -> str | None:
-        return self._text("model")
-
-    @property
-    def optimizer(self) -> str | None:
-        """The optimizer: a row of `flags.OPTIMIZERS`."""
-        return self._text("optimizer")
+        return next(((name, v) for name in names if (v := self.text(name))), ("", ""))
 
     @property
     def at_start(self) -> tuple[int, int] | None:
         """Free and all bytes of the device as the run started."""
-        free, _, total = (self._text("at start") or "").partition("/")
+        free, _, total = (self.text("at start") or "").partition("/")
         sizes = parse(free), parse(total)
         return (sizes[0], sizes[1]) if sizes[0] is not None and sizes[1] is not None else None
 
     @property
     def fraction(self) -> float | None:
         """The share of a device that the program may take."""
-        said = self._text("fraction")
+        said = self.text("fraction")
         return None if said is None else float(said)
-
-    @property
-    def deepspeed_file(self) -> str | None:
-        """DeepSpeed's configuration file in the log."""
-        return self._text("deepspeed_file")
-
-    @property
-    def launch(self) -> str | None:
-        """The command line that started training."""
-        return self._text("launch")
 
     @property
     def parameters(self) -> int | None:
@@ -512,7 +493,8 @@ class Context:
             self.jobs.update(job for job, marks in JOBS.items() if marks.search(text))
         self.torch = self.torch or "torch" in low
         self.images = self.images or any(mark in text for mark in _IMAGES)
-        self.hints |= {row for row, words in enumerate(_HINTS) if words.search(text)}
+        if any(stem in low for stem in _HINT_STEMS):
+            self.hints |= {row for row, words in enumerate(_HINTS) if words.search(text)}
         self.not_for_memory |= bool(_NOT_KILLED.search(text))
         self.windows = self.windows or bool(_WINDOWS.search(text))
         self.backends |= backends_in(text)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from autotune.advise.diagnose.amounts import parse
-from autotune.advise.diagnose.loads import MARGINAL, ROOMY, DeviceLoad, Scarce, scarce
+from autotune.advise.diagnose.loads import MARGINAL, DeviceLoad, Scarce, scarce
 from autotune.units import gib
 
 _MAY_BE = re.compile(
@@ -114,23 +114,12 @@ class Listing:
         return "; ".join(said)
 
     def bottleneck(self) -> Scarce | None:
-        """The bottleneck in the listing; or that a device is half empty."""
+        """The bottleneck in the listing."""
         devices = [each for _, each in sorted(self.devices.items())]
         found = scarce(devices, host=self.host, swap=self.swap, shm=self.shm)
         full = [each.index for each in devices if each.share >= MARGINAL]
         if found is not None and found.name == "device memory" and (who := self.holders(full)):
             return replace(found, sentence=f"{found.sentence}; {who}")
-        busy = [each for each in devices if each.percent is None or each.percent > 0]
-        if (
-            found is None
-            and busy
-            and (least := min(busy, key=lambda each: each.share)).share < ROOMY
-        ):
-            return Scarce(
-                name="room",
-                sentence=f"no memory is short; device {least.index} is {least.share:.0%} full: a"
-                " larger micro-batch may fit",
-            )
         return found
 
     def holders(self, devices: Iterable[int]) -> str:
