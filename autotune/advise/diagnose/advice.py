@@ -345,8 +345,6 @@ def _saving(case: Case) -> Advice | None:
     setting = "torch.distributed.checkpoint with sharded state dicts, or cpu_offload=True"
     if "deepspeed" in case.context.seen:
         setting = '"stage3_gather_16bit_weights_on_model_save": false'
-    elif case.framework in ("transformers", "accelerate"):
-        setting = "fsdp_config: state_dict_type SHARDED_STATE_DICT"
     return to("save shards", "let each rank save what it holds", setting,
               "the whole model in one place", "nothing; put shards together later")  # fmt: skip
 

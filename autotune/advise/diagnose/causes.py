@@ -383,12 +383,13 @@ def _logits(event: Event, context: Context) -> Cause | None:
 def _longer_sample(event: Event, context: Context) -> Cause | None:
     if "long" in context.told and not event.trace and event.amounts.asked is None:
         return Cause("a longer sample", "the text tells of long samples")
-    if (event.step or 0) < 2 or _phase(event, context) or _left(event, context):
+    later = "later" in context.told and not event.trace
+    if not (later or (event.step or 0) > 1) or _phase(event, context) or _left(event, context):
         return None
     return Cause(
         "a longer sample",
-        f"{event.step} steps had fit; what changes from step to step is the batch, mostly the"
-        " length of its samples (a rule of thumb: the log does not say lengths)",
+        f"{event.step or 'many'} steps had fit; what changes from step to step is the batch,"
+        " mostly the length of its samples (a rule of thumb: the log does not say lengths)",
     )
 
 
@@ -497,7 +498,7 @@ _RULES: dict[Kind, tuple[Rule, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
         _corrupt, _vllm, _started, _freed, _other_process, _told_device, _never, _leak,
         _before_training, _first_step, _phase, _fragmentation, _outside, _told_leak, _left,
-        _logits, _longer_sample, _nccl,
+        _logits, _nccl, _longer_sample,
     ),
     Kind.HOST: (_corrupt, _leak, _phase, _one_tensor, _told_leak, _host, _before_training),
     Kind.SHARED: (_shared,),

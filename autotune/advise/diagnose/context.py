@@ -211,13 +211,18 @@ _TOLD = {
         r"|\b(?:context|seq\w*)[ -]?len\w* (?:incr|large|long)|\d+k context\b",
         re.IGNORECASE,
     ),
+    "later": re.compile(
+        r"\bafter (?:\w+ ){0,4}?(?:\d{2,}|hundreds?|thousands?) (?:\w+ ){0,2}?(?:step|iter|batch)"
+        r"|训练.{0,4}[几\d]\S?[百千]步"
+    ),
     "loading": re.compile(
         r"\b(?:while|when|during|as)\b[^.;]{0,20}\bload(?:s|ing|ed)?\b[^.;]{0,20}\b(?:model|weights|shards)"
         r"|加载[^，。]{0,8}(?:模型|权重)(?!后)"
     ),
     "one device": re.compile(
         r"\b(?:first|one|GPU ?:?0|rank ?0|cuda:0)\b.{0,30}\b(?:more|much|most) (?:\w+ )?memory"
-        r"|\bmore memory in (?:the )?(?:first|one|GPU ?0)\b|\b(?:in|on)to [`'\"]?cuda:0\b",
+        r"|\b(?:more memory|memory (?:stack|load)\w*) .{0,20}(?:first|one card|GPU ?0)\b"
+        r"|\b(?:in|on)to [`'\"]?cuda:0\b",
         re.IGNORECASE,
     ),
     "a leak": re.compile(

@@ -41,7 +41,6 @@ _TOP = re.compile(rf"^(?:([KMG]i?B) )?(Mem|Swap) ?: *({_NUMBER})([kmgKMG]?\+?) *
 _TOP_PART = re.compile(rf"({_NUMBER})([kmgKMG]?\+?) *(used|free|buff\S*|avail Mem|cached)")
 _FREE_HEAD = re.compile(r"^\s+total\s+used\s+free\b.*")
 _FREE = re.compile(rf"^(Mem|Swap):((?:\s+{_NUMBER}[KMGTi]*B?){{3,6}})\s*$")
-_FREE_OLD = re.compile(rf"^-/\+ buffers/cache:\s+({_NUMBER})([KMGT]?)\s+({_NUMBER})([KMGT]?)")
 _MEMINFO = re.compile(r"^(MemTotal|MemAvailable|SwapTotal|SwapFree): +(\d+) kB")
 _MAIN = r"(?:RAM|(?:[Hh]ost|[Ss]ystem|CPU|[Mm]ain) (?:memory|RAM|mem))"
 _PERCENTS = tuple(
@@ -57,7 +56,6 @@ _PERCENTS = tuple(
 )
 """Forms of nvitop, of glances, and of people."""
 _SHM = re.compile(r"^\S+ +\S+ +\S+ +\S+ +(\d{1,3})% +/dev/shm$")
-_DOCKER = re.compile(rf" {_SIZE} / {_SIZE} +({_NUMBER})% ")
 
 
 @dataclass(kw_only=True)
@@ -178,9 +176,7 @@ class Listing:
 
     def _rocm(self, index: int, what: str, value: int) -> bool:
         name = f"{'used' if 'Used' in what else 'total' if 'Total' in what else what} {index}"
-        if "VRAM%" in what:
-            self._known |= {f"used {index}": value, f"total {index}": 100}
-        elif "VRAM" in what or "GPU use" in what:
+        if "VRAM" in what or "GPU use" in what:
             self._known["use " + str(index) if "GPU use" in what else name] = value
         else:
             return False
@@ -226,16 +222,10 @@ class Listing:
             self._free_columns = tuple(line.split())
         elif found := _FREE.match(line.strip()):
             self._free(found[1], found[2].split())
-        elif (found := _FREE_OLD.match(line.strip())) and self._total:
-            self._share("Mem", _plain(found[1], found[2]), self._total)
         elif found := _MEMINFO.match(line.strip()):
             self._meminfo(found[1], int(found[2]))
         elif found := _SHM.match(line.strip()):
             self.shm = int(found[1]) / 100
-        elif "MEM USAGE / LIMIT" in line:
-            self._columns = ("MEM USAGE",)
-        elif self._columns[:1] == ("MEM USAGE",) and (found := _DOCKER.search(line)):
-            self._share("Mem", _plain(found[5]), 100)
         else:
             for what, pattern in _PERCENTS:
                 if found := pattern.search(line):

@@ -189,7 +189,7 @@ _SPEAKERS = (
      r"(?i:\b(?:gpus?|vram|npu|xpu|tpu|hbm|rocm|hip|mps|vulkan|sycl|metal|device|cupy|card"
      r"|accelerator|(?:rtx|gtx) ?\d*|geforce|[ahvlb]-?\d00s?|nvidia|nvml|trt|tensorrt"
      r"|ascend|neuron|miopen)\b)|GPU|Gpu[A-Z]|CUDA|[Cc]uda|(?i:opencl)|TDRV|NRT_|nrt_|DEVMEM|VK_"
-     r"|in alloc$|\bvllm\b|\brollout|reserved but un|across \d+ banks|显存|显卡"),
+     r"|in alloc$|\bvllm\b|\brollout|reserved but un|\d banks|显[存卡]|卡[^，。]{0,8}内存"),
     ("machine", Kind.HOST, "any program that names who was killed",
      r"(?i:\b(?:container|node|pod|your notebook|session|killed)\b)|内存"),
     ("memory", Kind.MEMORY, "any program that does not say which memory it means", r""),

@@ -1357,3 +1357,25 @@ def test_work_that_is_no_training_is_told_in_more_words(tmp_path: Path) -> None:
 def test_outputs_in_fp32_are_logits(tmp_path: Path) -> None:
     log = f'  File "/x/operations.py", line 9, in _convert_to_fp32\n{oom(asked="9.00 GiB")}'
     assert told(tmp_path, log)["cause"]["name"] == "logits"
+
+
+def test_many_steps_that_fitted_point_to_a_sample(tmp_path: Path) -> None:
+    for text in ("after 4100 steps", "after the first few thousand iterations", "训练了几百步后"):
+        body = told(tmp_path, f"{text} it stops: CUDA out of memory\n")
+        assert body["cause"]["name"] == "a longer sample", text
+    assert told(tmp_path, "after step 2 CUDA OOM\n")["cause"]["name"] == "not said"
+
+
+def test_memory_of_a_card_is_a_devices_in_chinese_too(tmp_path: Path) -> None:
+    body = told(tmp_path, "这样会OOM，但是每张卡只占用13G内存\n")
+    assert body["event"]["kind"] == "device"
+
+
+def test_an_example_of_a_crash_is_none(tmp_path: Path) -> None:
+    post = "All kinds of crashes such as `Out Of Memory (OOM)` errors drain my nodes\n"
+    assert not told(tmp_path, post)["oom"]
+
+
+def test_memory_that_stacks_up_on_one_card_is_of_ranks(tmp_path: Path) -> None:
+    post = "# CUDA OOM with ddp\n\nWhy does the memory load happen on one card? I use eight\n"
+    assert told(tmp_path, post)["cause"]["name"] == "contexts of other ranks"
