@@ -301,7 +301,8 @@ _SAVING = re.compile(
     r"|in (?:get_(?:model_|optimizer_)?state_dict|_?full_\w*state_dict|\w*optim_state_dict)\b"
 )
 _LOGITS = re.compile(
-    r"cross_entropy|lm_head|(?<!return_)logits|loss_function|ForCausalLMLoss|_to_fp32|log_softmax|loss_utils\.py"
+    r"cross_entropy|lm_head|(?<!return_)logits(?!\w* = \w*(?:model|net)\()"
+    r"|loss_function|ForCausalLMLoss|_to_fp32|log_softmax|loss_utils\.py"
 )
 
 

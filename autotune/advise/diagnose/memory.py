@@ -39,7 +39,8 @@ _PHRASES = (
     r"(?-i:\bOOM(?:s|ed|ing)?\b(?!: +0)|\boom\b(?![\"'=:-])|\boom[-_]kill"
     r"|\bOOM-?Kill\w*+(?!\W{1,4}[Ff]alse))",
     # Too little: not enough memory, more system memory than is available.
-    rf"{_LACK} (?!to (?:save|reduce|lower|free) )(?:[\w'()/-]{{1,15}} ){{0,4}}?{_STORE}",
+    rf"{_LACK} (?!to (?:save|reduce|lower|free) |use |utili)(?:[\w'()/-]{{1,15}} ){{0,4}}?{_STORE}"
+    r"(?! (?:and \w+ )?(?:usage|utili))",
     rf"\b{_STORE}{_GAP}{{0,60}}?\b(?:exhaust(?:ed|ion)|insufficient"
     r"|not (?:enough|sufficient|available)|used up|less than (?!\d)"
     r"|(?:is|gets?|getting) (?:full|filled)(?!,? (?:but|and|while)\b)"

@@ -1379,3 +1379,19 @@ def test_an_example_of_a_crash_is_none(tmp_path: Path) -> None:
 def test_memory_that_stacks_up_on_one_card_is_of_ranks(tmp_path: Path) -> None:
     post = "# CUDA OOM with ddp\n\nWhy does the memory load happen on one card? I use eight\n"
     assert told(tmp_path, post)["cause"]["name"] == "contexts of other ranks"
+
+
+def test_little_use_of_memory_is_no_lack_of_it(tmp_path: Path) -> None:
+    for text in ("insufficient utilization of GPU memory", "low, insufficient GPU memory usage"):
+        assert told(tmp_path, f"I see {text}\n")["event"] is None, text
+    assert told(tmp_path, "I see insufficient GPU memory\n")["oom"]
+
+
+def test_a_model_that_is_called_for_logits_is_its_forward_pass(tmp_path: Path) -> None:
+    for line, name in (("logits = model(images)", "too big"), ("loss = f(logits, y)", "logits")):
+        log = f'  File "a.py", line 9, in train\n    {line}\n{oom()}'
+        assert told(tmp_path, log)["cause"]["name"] == name, line
+
+
+def test_memory_that_gets_larger_in_chinese_is_a_leak(tmp_path: Path) -> None:
+    assert told(tmp_path, "显存会逐渐增大，最后显存溢出\n")["cause"]["name"] == "a leak"
