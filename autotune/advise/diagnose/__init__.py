@@ -109,7 +109,7 @@ def diagnose(logs: Sequence[str]) -> Diagnosis:
     if context.is_article:
         found = [e for e in found if e.is_instance or not (e.kind.is_oom or context.is_change)]
     first, later = _first(_in_time(_last_run(found, context)))
-    if first is not None and first.kind is Kind.MEMORY and context.hints == {0}:
+    if first is not None and first.kind is Kind.MEMORY and context.hints == {Kind.DEVICE}:
         first = replace(first, wording=DEVICE)
     if first is not None and first.backend is None and len(context.backends) == 1:
         first = replace(first, backend=min(context.backends))

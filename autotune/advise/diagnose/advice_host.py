@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.advise.diagnose.case import Advice, Case, Measure, fixed, of, to
+from autotune.advise.diagnose.case import Advice, Case, Measure, of, to
 from autotune.advise.diagnose.causes import OF_ONE
 from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.loads import ROOMY
@@ -178,16 +178,16 @@ def _load_first(case: Case) -> Advice | None:
     return None if known or not models else _load_once(case)
 
 
-_shm = fixed(
-    "larger /dev/shm", "give the container more shared memory",
-    "docker run --shm-size=16g, or --ipc=host; Kubernetes: emptyDir {medium: Memory}"
-    " at /dev/shm", "all that was missing", "nothing",
-)  # fmt: skip
-_sharing = fixed(
-    "share by files", "hand tensors over in files",
-    'torch.multiprocessing.set_sharing_strategy("file_system")',
-    "file descriptors; not space in /dev/shm", "little",
-)  # fmt: skip
+def _shm(case: Case) -> Advice | None:
+    return to("larger /dev/shm", "give the container more shared memory",
+                  "docker run --shm-size=16g, or --ipc=host; Kubernetes: emptyDir {medium: Memory}"
+                  " at /dev/shm", "all that was missing", "nothing")  # fmt: skip
+
+
+def _sharing(case: Case) -> Advice | None:
+    return to("share by files", "hand tensors over in files",
+                  'torch.multiprocessing.set_sharing_strategy("file_system")',
+                  "file descriptors; not space in /dev/shm", "little")  # fmt: skip
 
 
 def _multiply(case: Case) -> Advice | None:

@@ -89,11 +89,6 @@ def to(name: str, what: str, setting: str, saving: str, costs: str) -> Advice:
     return Advice(name=name, what=what, setting=setting, saving=saving, costs=costs)
 
 
-def fixed(*said: str, cause: str = "") -> Measure:
-    """The same advice for all cases of `cause`, or for all."""
-    return lambda case: to(*said) if not cause or case.has(cause) else None
-
-
 _ARGUMENT = re.compile(r"(?<![\w.(])([a-z_]+)=(?:\"([^\"]*)\"|(\w+)(?![\w.(]))")
 """An argument of TrainingArguments in Python."""
 

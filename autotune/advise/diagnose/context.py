@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from autotune.advise.diagnose.amounts import SIZE, parse
 from autotune.advise.diagnose.flags import TOLD, FlagSetting, launch_of, section_of, settings_of
+from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.listing import Listing
 from autotune.advise.diagnose.memory import backends_in, ran_out
 from autotune.advise.diagnose.prefixes import take_apart
@@ -67,10 +68,14 @@ _JOB_STEMS = (
 """Text without one of these in lower case has none of `JOBS`: a fast test."""
 _IMAGES = ("detectron", "mmdet", "mmseg", "ultralytics", "yolo", "Yolo", "YOLO", "iffusion",
            "resnet", "ResNet", "unet", "UNet")  # fmt: skip
-_HINTS = (
-    re.compile(r"显[存卡]|VRAM|vram|(?<![/.\w])(?i:GPUs?)\b(?![/?]| in script)|RTX|freeMemory: "),
-    re.compile(r"内存|(?<![A-Za-z])RAM\b|(?i:host|system|cpu|main) (?i:memory|ram|oom)|메모리"),
-)
+_HINTS = {
+    Kind.DEVICE: re.compile(
+        r"显[存卡]|VRAM|vram|(?<![/.\w])(?i:GPUs?)\b(?![/?]| in script)|RTX|freeMemory: "
+    ),
+    Kind.HOST: re.compile(
+        r"内存|(?<![A-Za-z])RAM\b|(?i:host|system|cpu|main) (?i:memory|ram|oom)|메모리"
+    ),
+}
 """Words for a device's memory, and for the host's."""
 _HINT_STEMS = ("gpu", "ram", "memory", "oom", "显", "内存", "메모리", "rtx")
 """Text without one of these in lower case has none of `_HINTS`: a fast test."""
@@ -290,7 +295,7 @@ class Context:
     """Whether the last thing that a log shows is a model that is being loaded."""
     preparing: bool = False
     """Whether the last thing that a log shows is data that is being prepared."""
-    hints: set[int] = field(default_factory=set)
+    hints: set[Kind] = field(default_factory=set)
     """Rows of `_HINTS` in the log."""
     windows: bool = False
     backends: set[str] = field(default_factory=set)
@@ -499,7 +504,7 @@ class Context:
         self.torch = self.torch or "torch" in low
         self.images = self.images or any(mark in text for mark in _IMAGES)
         if any(stem in low for stem in _HINT_STEMS):
-            self.hints |= {row for row, words in enumerate(_HINTS) if words.search(text)}
+            self.hints |= {kind for kind, words in _HINTS.items() if words.search(text)}
         self.not_for_memory |= bool(_NOT_KILLED.search(text))
         self.windows = self.windows or bool(_WINDOWS.search(text))
         self.backends |= backends_in(text)

@@ -191,7 +191,7 @@ def _settings(line: str, section: str) -> Iterator[FlagSetting]:
             near = re.findall(r"[a-z]+", line[max(0, match.start() - 30) : match.end()].lower())
             if "batch" in name and _NOT_TRAINING.intersection(near):
                 continue
-            value = int((match[match.lastindex or 0]).lower().replace("k", "000"))
+            value = int(match[match.lastindex or 0].lower().replace("k", "000"))
             yield FlagSetting(name=name, value=value, place=-1 if "batch" in name else TOLD)
     for match in _CHOSEN.finditer(line):
         if (count := match[1].count(",") + 1) > 1:

@@ -6,6 +6,7 @@ import re
 
 _TALK = re.compile(
     r"\b(?:[Ii]f (?:your?|it|this|the)|avoids?|[Ww]hen(?:ever)? an?|[Bb]etter"
+    r"|[Tt]ips?|[Hh]ints?|FAQ|how to|watch(?:ing)? for|handles"
     r"|(?:may|might|would|could|can) (?:be|see|cause|get|lead|result|raise|hit|run)"
     r"|(?:attempts|tr(?:y|ies)|used|able) to (?:avoid|catch|detect|handle|prevent)"
     r"|(?:tell|know|clear|sure) (?:whether|if)|otherwise"
@@ -82,5 +83,5 @@ def is_talk(text: str, match: re.Match[str]) -> bool:
     before = _SENTENCE_END.split(text[: match.start()])[-1]
     after = _TALK_AFTER.match(text, match.end())
     if after and after["general"] and _PERSON.search(text):
-        return False
+        after = None
     return bool(_TALK.search(before) or after or " otherwise " in match[0])

@@ -44,7 +44,8 @@ _PRODUCT = (
     r" ?(?P<global>\d+) != (?P<micro>\d+) \* (?P<accum>\d+) \* (?P<world>\d+))?"
 )
 _EXITED = (
-    r"(?:\b(?:[Ee]xit\w*|return(?:ed|s)? (?:non-zero )?(?:code|exit))\b[a-z ]{0,30}[\"'`)(:= ]+"
+    r"(?:\b(?:[Ee]xit\w*|return(?:ed|s)? (?:non-zero )?(?:code|exit))\b"
+    r"(?i:[a-z ]{0,30})[\"'`)(:= ]{1,6}"
     r"|(?:错误|返回|退出)(?:码|值|代码)[\"'`)(:：= 是为]{0,4})"
 )
 """Words before the status of a process."""
