@@ -27,7 +27,7 @@ from autotune.advise.diagnose.context import Context
 from autotune.advise.diagnose.events import Event, event_of, merged, trace_of
 from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.listing import Listing
-from autotune.advise.diagnose.memory import ran_out
+from autotune.advise.diagnose.memory import DEVICE, ran_out
 from autotune.advise.diagnose.reading import BEHIND, BLOCK, Hit, Scanner, decoded, pieces
 from autotune.advise.diagnose.wordings import LAST, Wording
 from autotune.errors import UsageError
@@ -109,6 +109,8 @@ def diagnose(logs: Sequence[str]) -> Diagnosis:
     if context.is_article:
         found = [e for e in found if e.is_instance or not (e.kind.is_oom or context.is_change)]
     first, later = _first(_in_time(_last_run(found, context)))
+    if first is not None and first.kind is Kind.MEMORY and context.hints == {Kind.DEVICE}:
+        first = replace(first, wording=DEVICE)
     if first is not None and first.backend is None and len(context.backends) == 1:
         first = replace(first, backend=min(context.backends))
     context.until = None if first is None else (first.log, first.line)

@@ -64,7 +64,7 @@ def command(case: Case) -> str | None:
     if script:
         parts.append(f"--script {shlex.quote(script)}{_phase_args(case)}")
     else:
-        parts.append(f"--model hf:{context.model}")
+        parts.append(f"--model hf:{context.text('model')}")
     parts.append(f"--micro-batch 1:{max(2, micro or 16)}")
     if "seq_len" in settings and (not script or "{seq_len}" in script):
         parts.append(f"--seq-len {settings['seq_len']}")
@@ -95,7 +95,7 @@ class Again:
 
 def again(case: Case, found: Sequence[Advice]) -> Again | None:
     """The command line with those of `found` that are variables, or flags of it."""
-    command, numbers = case.context.launch, []
+    command, numbers = case.context.text("launch"), []
     if command is None:
         return None
     for number, each in enumerate(found, 1):
@@ -127,13 +127,13 @@ def _phase_args(case: Case) -> str:
 def _script(case: Case) -> str | None:
     """The user's own command line with placeholders for searched values. If it names no batch:
     None for a known model, else the line with a flag for the batch."""
-    command, batch = case.context.launch, case.context.batch_flag
+    command, batch = case.context.text("launch"), case.context.batch_flag
     if command is not None and "{" not in command:
         names = {"micro": "{micro_batch}", "accum": "{grad_accum}", "length": "{seq_len}"}
         command = _filled(case, command, names)
         if "{micro_batch}" in command:
             return command
-    if case.context.model is not None:
+    if case.context.text("model") is not None:
         return None
     flag = "<flag of its batch size> {}"
     if batch is not None and batch.form.startswith("-"):
@@ -196,7 +196,7 @@ def _own_device(case: Case) -> Advice | None:
     return to(
         "own device", "let each rank open its own device only",
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # before all else on CUDA',
-        gib(case.event.amounts.others_bytes or 0), "nothing",
+        "what the other ranks hold there", "nothing",
     )  # fmt: skip
 
 
@@ -345,8 +345,6 @@ def _saving(case: Case) -> Advice | None:
     setting = "torch.distributed.checkpoint with sharded state dicts, or cpu_offload=True"
     if "deepspeed" in case.context.seen:
         setting = '"stage3_gather_16bit_weights_on_model_save": false'
-    elif case.framework in ("transformers", "accelerate"):
-        setting = "fsdp_config: state_dict_type SHARDED_STATE_DICT"
     return to("save shards", "let each rank save what it holds", setting,
               "the whole model in one place", "nothing; put shards together later")  # fmt: skip
 
@@ -444,7 +442,7 @@ def _stage(case: Case) -> Advice | None:
             of_deepspeed(STAGE, case).format(stage=3), f"{part} of 2 bytes a parameter (bf16)",
             "communication; little within a machine",
         )  # fmt: skip
-    state = 2 if stage else OPTIMIZERS[case.context.optimizer or "adam"]
+    state = 2 if stage else OPTIMIZERS[case.context.text("optimizer") or "adam"]
     return to(
         "stage", f"shard the training state over the ranks{more}",
         of_deepspeed(STAGE, case).format(stage=3 if stage or case.has("loading the model") else 2),
@@ -454,7 +452,7 @@ def _stage(case: Case) -> Advice | None:
 
 def _state(case: Case, each: int, share: float = 1.0) -> str:
     """In words, what takes `each` bytes a parameter; in bytes, a `share` of that."""
-    name = case.context.optimizer or "adam"
+    name = case.context.text("optimizer") or "adam"
     parameters = case.context.parameters
     size = ""
     if parameters:
@@ -477,7 +475,7 @@ def _offload(case: Case) -> Advice | None:
         return None
     ranks = case.context.world_size or 1
     parts = ranks if case.context.settings.get("zero_stage") or case.on("sharded") else 1
-    state = _state(case, OPTIMIZERS[case.context.optimizer or "adam"], 1 / parts)
+    state = _state(case, OPTIMIZERS[case.context.text("optimizer") or "adam"], 1 / parts)
     part = f"a rank's 1/{parts} of " if parts > 1 else ""
     return to(
         "offload", "keep the optimizer's state in host memory", of_deepspeed(OFFLOAD, case),

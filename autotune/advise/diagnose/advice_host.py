@@ -155,8 +155,6 @@ def _less_offload(case: Case) -> Advice | None:
     if not case.on("offload") or case.has("loading the model") or case.event.kind is Kind.MEMORY:
         return None
     setting = '"offload_optimizer": {"device": "none"}, or "nvme"'
-    if case.on("sharded") and "deepspeed" not in case.context.seen:
-        setting = "offload_params: false; no CPUOffload"
     return to("less offload", "keep the optimizer on the devices, or on a disk", setting,
               "12 bytes a parameter of host RAM", "nothing: it is faster, if it fits")  # fmt: skip
 
@@ -220,6 +218,5 @@ LISTED: dict[str, tuple[Measure, ...]] = {
     "host memory": (_more_on_device, _workers, _load_once),
     "/dev/shm": HOST[Kind.SHARED],
     "not memory": (_keep_up, _larger_batch),
-    "room": (_larger_batch,),
 }
 """Remedies by the bottleneck in a listing."""

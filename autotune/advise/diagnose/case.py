@@ -58,11 +58,11 @@ class Case:
         """What fails and does not train, by the frames, or else by the command."""
         if self.context.preparing and not self.event.step:
             return "preprocessing"
-        for text in ("\n".join(self.event.trace), self.context.launch or ""):
+        for text in ("\n".join(self.event.trace), self.context.text("launch") or ""):
             if TRAINING.search(text) or _TRAINS.search(text):
                 return None
             found = next((name for name, marks in JOBS.items() if marks.search(text)), None)
-            if found and (text is not self.context.launch or found != "inference"):
+            if found and (text is not self.context.text("launch") or found != "inference"):
                 return found
         told = set() if self.event.trace else self.context.told - {"inference"}
         return next((job for job in JOBS if job in told), None)
@@ -109,7 +109,7 @@ def as_said(setting: str, case: Case) -> str:
 
 def of_deepspeed(table: dict[str, str], case: Case) -> str:
     """`of`; in DeepSpeed's words, if the log names its file."""
-    file = case.context.deepspeed_file
+    file = case.context.text("deepspeed_file")
     if file is None or case.framework not in ("transformers", "deepspeed", "accelerate", "torch"):
         return of(table, case)
     return f"in {file}, {table['deepspeed']}"

@@ -115,7 +115,16 @@ def _other_process(event: Event, context: Context) -> Cause | None:
     return Cause("another process", said, lines)
 
 
-_HUGE = re.compile(r"more than 1EB|\d PiB")
+def _told_device(event: Event, context: Context) -> Cause | None:
+    if "one device" not in context.told or event.amounts.asked:
+        return None
+    return Cause(
+        "contexts of other ranks", "the first device is fuller, as the text tells: mostly ranks of"
+        " the same run that did not choose their own device (a rule of thumb)",
+    )  # fmt: skip
+
+
+_HUGE = re.compile(r"more than 1EB|\d PiB|\b\d{12,}[\d.]* ?[KMG]i?B|\b1844674407\d{10}\b")
 
 
 def _corrupt(event: Event, context: Context) -> Cause | None:
@@ -177,24 +186,8 @@ def _never(event: Event, context: Context) -> Cause | None:
     )  # fmt: skip
 
 
-def _limit(event: Event, context: Context) -> Cause | None:
-    a = event.amounts
-    if a.allowed is None or a.allocated is None or a.asked is None or a.total is None:
-        return None
-    held = a.allocated + (a.unallocated or 0)
-    if held + a.asked <= 0.99 * a.allowed or a.allowed >= 0.99 * a.total:
-        return None
-    return Cause(
-        "a limit of the program",
-        f"the program allows itself {gib(a.allowed)} (set_per_process_memory_fraction)",
-        (f"{gib(held)} reserved + {gib(a.asked)} asked > {gib(a.allowed)} allowed",),
-    )
-
-
 def _fragmentation(event: Event, context: Context) -> Cause | None:
     a = event.amounts
-    if "Due to fragmentation" in event.text:
-        return Cause("fragmentation", "the message says itself that free memory is in pieces")
     if event.wording.name == "xla" and (a.free or 0) > (a.asked or 0):
         return Cause("fragmentation", "enough was free, but not in one piece where it was needed")
     if a.asked is None or not a.unallocated or a.unallocated < IDLE_SHARE * (a.total or 0):
@@ -236,7 +229,7 @@ def _freed(event: Event, context: Context) -> Cause | None:
         free = (a.total or 0) - (a.allocated or 0) - (a.unallocated or 0)
     if a.asked is None or free is None or free <= a.asked:
         return None
-    if "Due to fragmentation" in event.text or event.wording.name == "xla":
+    if event.wording.name == "xla":
         return None
     if free < max(FULL_SHARE * (a.total or 0), a.asked + SMALLEST_SEGMENT):
         return None  # the allocator takes whole segments
@@ -308,7 +301,8 @@ _SAVING = re.compile(
     r"|in (?:get_(?:model_|optimizer_)?state_dict|_?full_\w*state_dict|\w*optim_state_dict)\b"
 )
 _LOGITS = re.compile(
-    r"cross_entropy|lm_head|(?<!return_)logits|loss_function|ForCausalLMLoss|float16_to_fp32|log_softmax|loss_utils\.py"
+    r"cross_entropy|lm_head|(?<!return_)logits(?!\w* = \w*(?:model|net)\()"
+    r"|loss_function|ForCausalLMLoss|_to_fp32|log_softmax|loss_utils\.py"
 )
 
 
@@ -316,7 +310,7 @@ def _before_training(event: Event, context: Context) -> Cause | None:
     trace = "\n".join(event.trace)
     if event.step is not None and event.step > 0:
         return None
-    if event.wording.name == "vllm" and event.amounts.total is None and not event.weak:
+    if event.wording.name == "vllm" and event.amounts.total is None:
         return Cause("no room for the KV cache", "weights and warm-up left nothing for it")
     if _INITIALISING.search(trace) and ".to(self.device)" not in trace:
         return Cause(
@@ -334,7 +328,7 @@ def _before_training(event: Event, context: Context) -> Cause | None:
 
 
 def _first_step(event: Event, context: Context) -> Cause | None:
-    if (event.step or 0) > 1 or not _OPTIMIZER.search("\n".join(event.trace)):
+    if (event.step or 0) > 1 or not _OPTIMIZER.search("\n".join(event.trace or (event.text,))):
         return None
     a = event.amounts
     lines: tuple[str, ...] = ()
@@ -390,12 +384,13 @@ def _logits(event: Event, context: Context) -> Cause | None:
 def _longer_sample(event: Event, context: Context) -> Cause | None:
     if "long" in context.told and not event.trace and event.amounts.asked is None:
         return Cause("a longer sample", "the text tells of long samples")
-    if (event.step or 0) < 2 or _phase(event, context) or _left(event, context):
+    later = "later" in context.told and not event.trace
+    if not (later or (event.step or 0) > 1) or _phase(event, context) or _left(event, context):
         return None
     return Cause(
         "a longer sample",
-        f"{event.step} steps had fit; what changes from step to step is the batch, mostly the"
-        " length of its samples (a rule of thumb: the log does not say lengths)",
+        f"{event.step or 'many'} steps had fit; what changes from step to step is the batch,"
+        " mostly the length of its samples (a rule of thumb: the log does not say lengths)",
     )
 
 
@@ -456,27 +451,28 @@ def _host(event: Event, context: Context) -> Cause | None:
     )  # fmt: skip
 
 
-def _killed(event: Event, context: Context) -> Cause | None:
-    return Cause(
-        "host RAM",
-        "SIGKILL leaves no message. The usual sender is the kernel, when main memory runs out (a"
-        " rule of thumb); `dmesg -T | grep -i oom` on that machine says whether it was",
-    )
+Rule = Callable[[Event, Context], Cause | None]
 
 
-def _shared(event: Event, context: Context) -> Cause | None:
-    return Cause(
-        "shared memory",
-        "/dev/shm is full: data-loading workers hand batches over there; Docker gives it 64 MiB",
-    )
+def _always(name: str, sentence: str) -> Rule:
+    """The cause of all events of a kind."""
+    return lambda event, context: Cause(name, sentence)
 
 
-def _bus(event: Event, context: Context) -> Cause | None:
-    return Cause(
-        "shared memory",
-        "SIGBUS leaves no message. Mostly /dev/shm, or the disk of a mapped file, is full (a rule"
-        " of thumb); `df -h /dev/shm` on that machine says whether it is",
-    )
+_killed = _always(
+    "host RAM",
+    "SIGKILL leaves no message. The usual sender is the kernel, when main memory runs out (a"
+    " rule of thumb); `dmesg -T | grep -i oom` on that machine says whether it was",
+)
+_shared = _always(
+    "shared memory",
+    "/dev/shm is full: data-loading workers hand batches over there; Docker gives it 64 MiB",
+)
+_bus = _always(
+    "shared memory",
+    "SIGBUS leaves no message. Mostly /dev/shm, or the disk of a mapped file, is full (a rule"
+    " of thumb); `df -h /dev/shm` on that machine says whether it is",
+)
 
 
 def _batch(event: Event, context: Context) -> Cause | None:
@@ -494,19 +490,16 @@ def _batch(event: Event, context: Context) -> Cause | None:
     )  # fmt: skip
 
 
-def _some(event: Event, context: Context) -> Cause | None:
-    return Cause(
-        NOT_SAID, "the words are those of memory that ran out: nvidia-smi shows the devices',"
-        " `free -g` and `dmesg -T | grep -i oom` the host's"
-    )  # fmt: skip
-
-
-Rule = Callable[[Event, Context], Cause | None]
+_some = _always(
+    NOT_SAID,
+    "the words are those of memory that ran out: nvidia-smi shows the devices',"
+    " `free -g` and `dmesg -T | grep -i oom` the host's",
+)
 _RULES: dict[Kind, tuple[Rule, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
-        _corrupt, _vllm, _started, _limit, _freed, _other_process, _never, _leak, _before_training,
-        _first_step, _phase, _fragmentation, _outside, _told_leak, _left, _logits, _longer_sample,
-        _nccl,
+        _corrupt, _vllm, _started, _freed, _other_process, _told_device, _never, _leak,
+        _before_training, _first_step, _phase, _fragmentation, _outside, _told_leak, _left,
+        _logits, _nccl, _longer_sample,
     ),
     Kind.HOST: (_corrupt, _leak, _phase, _one_tensor, _told_leak, _host, _before_training),
     Kind.SHARED: (_shared,),

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from autotune.advise.diagnose.amounts import SIZE, parse
 from autotune.advise.diagnose.flags import TOLD, FlagSetting, launch_of, section_of, settings_of
+from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.listing import Listing
 from autotune.advise.diagnose.memory import backends_in, ran_out
 from autotune.advise.diagnose.prefixes import take_apart
@@ -30,6 +31,7 @@ FRAMEWORKS = {
     "vllm": ("vllm/", "vLLM", "vllm_ascend", "vllm serve", "vllm.entrypoints", "EngineCore",
              "RayWorkerWrapper", "VllmWorker"),
     "sglang": ("sglang/", "sglang.launch_server"),
+    "llama.cpp": ("llama.cpp", ".gguf"),
 }  # fmt: skip
 """Evidence of frameworks. If several are used, advice names the settings of the first."""
 JOBS = {
@@ -42,29 +44,41 @@ JOBS = {
     "conversion": re.compile(
         r"\b(?:convert|merge|export|consolidate)_\w+(?:\.py|\b in )|merge_and_unload"
         r"|onnx[./]export|\b(?:checkpoint|model|weight) conversion\b"
+        r"|合并.{0,8}权重"
         r"|\b(?:convert|merg|export|reshap)ing (?:\S+ ){0,3}(?:model|weights|adapter|checkpoint)"
     ),
     "preprocessing": re.compile(
         r"(?:preprocess|tokeniz|prepare|build)\w*\.(?:py|sh)\b(?!:)|arrow_dataset\.py"
         r"|in (?:preprocess|tokenize)\w*|Map \(num_proc="
-        r"|\b(?:[Tt]okeni[sz]|[Pp]reprocess)(?:e|ing|ation)\b"
+        r"|\b(?:[Tt]okeni[sz]|[Pp]reprocess)(?:e|ing|ation)\b|\btrain(?:ing)? (?:the|a) tokeniz"
     ),
     "inference": re.compile(
-        r"ComfyUI|InvokeAI|Fooocus|webui|infer\.py|nference|generate\.py|demo\.py|gradio"
+        r"ollama|ComfyUI|InvokeAI|Fooocus|webui|infer\.py|nference|generate\.py|demo\.py|gradio"
         r"|_completion|run_generation|diffusers/pipelines|in generate\b"
     ),
 }
 """Evidence of what does not train: in a traceback, a command, or the line of a failure.
 Elsewhere it counts if nothing speaks of training."""
 _JOB_STEMS = (
-    "quanti", "gptq", "awq", "round", "compressor", "quanto", "hqq", "calibration", "convert",
-    "conversion", "merg", "export", "consolidate", "reshap", "preprocess", "token", "prepare",
-    "build", "arrow", "num_proc", "comfyui", "invokeai", "fooocus", "webui", "infer", "generat",
-    "demo.py", "gradio", "_completion", "diffusers",
+    "合并", "quanti", "gptq", "awq", "round", "compressor", "quanto", "hqq", "calibration",
+    "convert", "conversion", "merg", "export", "consolidate", "reshap", "preprocess", "token",
+    "prepare", "build", "arrow", "num_proc", "ollama", "comfyui", "invokeai", "fooocus", "webui",
+    "infer", "generat", "demo.py", "gradio", "_completion", "diffusers",
 )  # fmt: skip
 """Text without one of these in lower case has none of `JOBS`: a fast test."""
 _IMAGES = ("detectron", "mmdet", "mmseg", "ultralytics", "yolo", "Yolo", "YOLO", "iffusion",
            "resnet", "ResNet", "unet", "UNet")  # fmt: skip
+_HINTS = {
+    Kind.DEVICE: re.compile(
+        r"显[存卡]|VRAM|vram|(?<![/.\w])(?i:GPUs?)\b(?![/?]| in script)|RTX|freeMemory: "
+    ),
+    Kind.HOST: re.compile(
+        r"内存|(?<![A-Za-z])RAM\b|(?i:host|system|cpu|main) (?i:memory|ram|oom)|메모리"
+    ),
+}
+"""Words for a device's memory, and for the host's."""
+_HINT_STEMS = ("gpu", "ram", "memory", "oom", "显", "内存", "메모리", "rtx")
+"""Text without one of these in lower case has none of `_HINTS`: a fast test."""
 _TRAINS = re.compile(r"(?<![a-z])(?:train|fine-?tun|backward\b|loss\b)", re.IGNORECASE)
 
 _ASSIGN = r"['\"]?[ \t]*+(?:[=:,]|\.{3,}|(?<=[ \t]))[ \t]*+['\"]?"
@@ -174,7 +188,8 @@ _CHANGE = re.compile(
     r"|\A(?!.*\b(?i:how|no|any|need|can)\b).*\b(?:OOM|out[ -]of[ -]memory|leak)s? (?i:fix)\b"
     r"|\b[Tt]his (?:PR|pull request|MR)\b|· (?:pull request #|review thread ·)"
     r"|^#+ (?:Pitch|Feature request|Type of [Cc]hange|What does this PR do)"
-    r"|^(?:Closes|Resolves) #\d",
+    r"|^(?:Closes|Resolves) #\d"
+    r"|\b(?:These|Two|Three|Four) changes (?:\w+ )?(?:remov|fix|cut|reduc|bound|keep)",
     re.MULTILINE,
 )
 """Words of who changed a program, or wishes it: its failures are those that it no longer has."""
@@ -191,6 +206,7 @@ _TOLD = {
     ),
     "saving": re.compile(
         r"\b(?:while|when|during|after)(?: \w+)? sav(?:e[sd]?|ing)\b"
+        r"|\b(?:while|when|during)(?: (?!grad|activ|using)\w+)? checkpointing\b(?! (?:is|on|off))"
         r"|\b(?:to|cannot|can't) save (?:\w+ ){0,3}?(?:model|weights|checkpoint|ckpt)"
         r"|STATE_DICT\b|保存[^，。]{0,12}[时候]"
     ),
@@ -200,15 +216,26 @@ _TOLD = {
         r"|\b(?:context|seq\w*)[ -]?len\w* (?:incr|large|long)|\d+k context\b",
         re.IGNORECASE,
     ),
+    "later": re.compile(
+        r"\bafter (?:\w+ ){0,4}?(?:\d{2,}|hundreds?|thousands?) (?:\w+ ){0,2}?(?:step|iter|batch)"
+        r"|训练.{0,4}[几\d]\S?[百千]步"
+    ),
     "loading": re.compile(
         r"\b(?:while|when|during|as)\b[^.;]{0,20}\bload(?:s|ing|ed)?\b[^.;]{0,20}\b(?:model|weights|shards)"
         r"|加载[^，。]{0,8}(?:模型|权重)(?!后)"
+    ),
+    "one device": re.compile(
+        r"\b(?:first|one|GPU ?:?0|rank ?0|cuda:0)\b.{0,30}\b(?:more|much|most) (?:\w+ )?memory"
+        r"|\b(?:more memory|memory (?:stack|load)\w*) .{0,20}(?:first|one card|GPU ?0)\b"
+        r"|\b(?:in|on)to [`'\"]?cuda:0\b",
+        re.IGNORECASE,
     ),
     "a leak": re.compile(
         r"\b(?:memory|V?RAM|usage|it)\b.{0,40}\b(?:keeps?|slowly|gradually|steadily|constantly|quickly"
         r"|continu\w+) (?:\w+ )?(?:increas|grow|ris|climb)|(?:increas|grow)(?:ing|e?s)"
         r" (?:on|with|after|in|during) (?:each|every|train|iter|step)"
-        r"|\b(?:increas|grow|accumulat)(?:ing|es?) (?!in )(?:\w+ )?memory"
+        r"|\b(?:(?:increas|grow|accumulat)(?:ing|es?) (?!in )|accumulation of )(?:\w+ )?"
+        r"(?:memory|VRAM)"
         r"|\b(?:memory|V?RAM)\b.{0,12} (?:fill(?:s|ing) up|(?:increas|grow|ris|climb)\w+ until)\b"
         r"|\bmemory (?:usage )?(?:increment|increases?|growth)\b.{0,20} (?:each|every|per) \w"
         r"|(?:memory|RAM)\b.{0,12} (?:grow|increas|ris|climb)\w* (?:stead|slow|gradual|constant)"
@@ -216,7 +243,7 @@ _TOLD = {
         r"|^(?!.*\b(?:[Mm]ay ?be|[Pp]ossibl[ey]|could|might|[Ii]s (?:it|this|there))\b|.*#\d).*"
         r"[Mm]emory leak|\b(?:filled|full)\b.{0,20}after .{0,12}epoch"
         r"|after .{0,12}epoch.{0,40}\bfull"
-        r"|(?:显存|内存)(?!.{0,5}(?:突然|剧烈|瞬间)).{0,8}(?:[上暴][涨升]|增[长加]|泄[漏露]|飙升)"
+        r"|(?:显存|内存)(?!.{0,5}(?:突然|剧烈|瞬间)).{0,8}(?:[上暴][涨升]|增[长加大]|泄[漏露]|飙升)"
     ),
 }
 """A person's words for the phase of a failure, and for a leak."""
@@ -268,6 +295,8 @@ class Context:
     """Whether the last thing that a log shows is a model that is being loaded."""
     preparing: bool = False
     """Whether the last thing that a log shows is data that is being prepared."""
+    hints: set[Kind] = field(default_factory=set)
+    """Rows of `_HINTS` in the log."""
     windows: bool = False
     backends: set[str] = field(default_factory=set)
     """Backends that the log names."""
@@ -337,7 +366,8 @@ class Context:
             default=("", 0, None),
         )[2]  # fmt: skip
 
-    def _text(self, name: str) -> str | None:
+    def text(self, name: str) -> str | None:
+        """The last setting `name` that is a text."""
         found = self.last(name)
         return str(found.value) if found else None
 
@@ -379,39 +409,20 @@ class Context:
         """The variable that torch's allocator reads, and its value; empty if none is set. If both
         are set, torch takes the name without a backend (since 2.9)."""
         names = sorted((name for name in self.said if name.endswith("ALLOC_CONF")), key=len)
-        return next(((name, v) for name in names if (v := self._text(name))), ("", ""))
-
-    @property
-    def model(self) -> str | None:
-        return self._text("model")
-
-    @property
-    def optimizer(self) -> str | None:
-        """The optimizer: a row of `flags.OPTIMIZERS`."""
-        return self._text("optimizer")
+        return next(((name, v) for name in names if (v := self.text(name))), ("", ""))
 
     @property
     def at_start(self) -> tuple[int, int] | None:
         """Free and all bytes of the device as the run started."""
-        free, _, total = (self._text("at start") or "").partition("/")
+        free, _, total = (self.text("at start") or "").partition("/")
         sizes = parse(free), parse(total)
         return (sizes[0], sizes[1]) if sizes[0] is not None and sizes[1] is not None else None
 
     @property
     def fraction(self) -> float | None:
         """The share of a device that the program may take."""
-        said = self._text("fraction")
+        said = self.text("fraction")
         return None if said is None else float(said)
-
-    @property
-    def deepspeed_file(self) -> str | None:
-        """DeepSpeed's configuration file in the log."""
-        return self._text("deepspeed_file")
-
-    @property
-    def launch(self) -> str | None:
-        """The command line that started training."""
-        return self._text("launch")
 
     @property
     def parameters(self) -> int | None:
@@ -492,6 +503,8 @@ class Context:
             self.jobs.update(job for job, marks in JOBS.items() if marks.search(text))
         self.torch = self.torch or "torch" in low
         self.images = self.images or any(mark in text for mark in _IMAGES)
+        if any(stem in low for stem in _HINT_STEMS):
+            self.hints |= {kind for kind, words in _HINTS.items() if words.search(text)}
         self.not_for_memory |= bool(_NOT_KILLED.search(text))
         self.windows = self.windows or bool(_WINDOWS.search(text))
         self.backends |= backends_in(text)

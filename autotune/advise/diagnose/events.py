@@ -37,7 +37,9 @@ _RICH = re.compile(
     r" in (?:\w+\.)*(?P<name>\w+)"
 )
 """A frame in the form of rich and IPython."""
-_SOURCE = re.compile(r"[`\s]*(?:(?:return |[\w.]+ = |[\w.]+\()(?=.*\()|[\w.]+\.\w+\()")
+_SOURCE = re.compile(
+    r"[`\s]*(?:(?:return |[\w.]+ = |[\w.]+\((?!\d+\)))(?=.*\()|[\w.]+\.\w+\((?!\d+\)))"
+)
 """A line of code, which is the rest of a traceback above a message."""
 _TRACE = re.compile(r"Traceback \(most|File \\?\".+, line \d|-> \d+ ")
 _RAISES = re.compile(r"[\w.]{1,100}(?:Error|Exception): ")
@@ -264,7 +266,7 @@ def _event(hit: Hit, log: str, said: LogLine, wording: Wording, match: re.Match[
         devices=_devices(said.text, amounts.device),
         pid=said.pid if said.pid is not None else _number(_PID, said.text),
         time=said.time or next((t for t in (take_apart(b).time for b in before[-20:]) if t), None),
-        backend=backend_in(text),
+        backend=backend_in(text) or backend_in(said.text),
         trace=trace,
         step=next(
             (step_of(b) for b in reversed(before) if step_of(b) is not None or validates(b)), None

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _STEMS = re.compile(
-    r"batch|bsz| -b\b|\bbs\b|[mg]bs|accum|update_freq|world|nproc|num_proc|n_?gpu|gpus|device[s=]"
+    r"batch|bsz| -b\b|\bbs\b|[mg]bs|accum|update_freq|world|nproc|num_proc|n_?gpu|gpus|卡|device"
     r"|nodes|ntasks|-np\b|_per_gpu|gres|rank|member|visible|localhost|cuda:\d|resol|im(?:age|g)|input_s|seq|_len|block_size"
     r"|vocab|zero|stage|worker|layer|depth|n_embd|d_model|hidden|width|dim\b|\d ?[x×*] ?\w|\dl\b"
     r"|param|optim|muon|processes|checkpointing"
@@ -102,7 +102,8 @@ _SENTENCES = tuple(
         ("gpus", r"gres=gpu(?::[a-z]\w*)?:(\d{1,3})\b"),
         ("gpus", r"\b(\d{1,4}) ?[x×*] ?(?:nvidia |amd )?"
                  r"(?:[abhlv]\d{2,3}s?|gb?\d00|mi\d{3}x?|rtx\d*)\b"),
-        ("gpus", r"\b(\d{1,4}) (?:[x×] )?gpus\b"),
+        ("gpus", r"\b(\d{1,4}) (?:[x×] )?gpus\b"
+                 r"|(?<![\w第.])(\d{1,3}) ?(?:张(?:显?卡| ?[ahlv]\d| ?\d090)|卡(?!号))"),
         ("device", r"\bcuda:(\d{1,3})\b"),
         ("layers", r"\bdepth(?: of|:| =)* (\d{1,3})\b"),
         ("layers", r"\b(\d{1,3})[ -]?(?:layers?\b|blocks\b)"),
@@ -190,7 +191,7 @@ def _settings(line: str, section: str) -> Iterator[FlagSetting]:
             near = re.findall(r"[a-z]+", line[max(0, match.start() - 30) : match.end()].lower())
             if "batch" in name and _NOT_TRAINING.intersection(near):
                 continue
-            value = int(match[1].lower().replace("k", "000"))
+            value = int(match[match.lastindex or 0].lower().replace("k", "000"))
             yield FlagSetting(name=name, value=value, place=-1 if "batch" in name else TOLD)
     for match in _CHOSEN.finditer(line):
         if (count := match[1].count(",") + 1) > 1:

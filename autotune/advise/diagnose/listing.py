@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from autotune.advise.diagnose.amounts import parse
-from autotune.advise.diagnose.loads import MARGINAL, ROOMY, DeviceLoad, Scarce, scarce
+from autotune.advise.diagnose.loads import MARGINAL, DeviceLoad, Scarce, scarce
 from autotune.units import gib
 
 _MAY_BE = re.compile(
@@ -41,7 +41,6 @@ _TOP = re.compile(rf"^(?:([KMG]i?B) )?(Mem|Swap) ?: *({_NUMBER})([kmgKMG]?\+?) *
 _TOP_PART = re.compile(rf"({_NUMBER})([kmgKMG]?\+?) *(used|free|buff\S*|avail Mem|cached)")
 _FREE_HEAD = re.compile(r"^\s+total\s+used\s+free\b.*")
 _FREE = re.compile(rf"^(Mem|Swap):((?:\s+{_NUMBER}[KMGTi]*B?){{3,6}})\s*$")
-_FREE_OLD = re.compile(rf"^-/\+ buffers/cache:\s+({_NUMBER})([KMGT]?)\s+({_NUMBER})([KMGT]?)")
 _MEMINFO = re.compile(r"^(MemTotal|MemAvailable|SwapTotal|SwapFree): +(\d+) kB")
 _MAIN = r"(?:RAM|(?:[Hh]ost|[Ss]ystem|CPU|[Mm]ain) (?:memory|RAM|mem))"
 _PERCENTS = tuple(
@@ -57,7 +56,6 @@ _PERCENTS = tuple(
 )
 """Forms of nvitop, of glances, and of people."""
 _SHM = re.compile(r"^\S+ +\S+ +\S+ +\S+ +(\d{1,3})% +/dev/shm$")
-_DOCKER = re.compile(rf" {_SIZE} / {_SIZE} +({_NUMBER})% ")
 
 
 @dataclass(kw_only=True)
@@ -114,23 +112,12 @@ class Listing:
         return "; ".join(said)
 
     def bottleneck(self) -> Scarce | None:
-        """The bottleneck in the listing; or that a device is half empty."""
+        """The bottleneck in the listing."""
         devices = [each for _, each in sorted(self.devices.items())]
         found = scarce(devices, host=self.host, swap=self.swap, shm=self.shm)
         full = [each.index for each in devices if each.share >= MARGINAL]
         if found is not None and found.name == "device memory" and (who := self.holders(full)):
             return replace(found, sentence=f"{found.sentence}; {who}")
-        busy = [each for each in devices if each.percent is None or each.percent > 0]
-        if (
-            found is None
-            and busy
-            and (least := min(busy, key=lambda each: each.share)).share < ROOMY
-        ):
-            return Scarce(
-                name="room",
-                sentence=f"no memory is short; device {least.index} is {least.share:.0%} full: a"
-                " larger micro-batch may fit",
-            )
         return found
 
     def holders(self, devices: Iterable[int]) -> str:
@@ -189,9 +176,7 @@ class Listing:
 
     def _rocm(self, index: int, what: str, value: int) -> bool:
         name = f"{'used' if 'Used' in what else 'total' if 'Total' in what else what} {index}"
-        if "VRAM%" in what:
-            self._known |= {f"used {index}": value, f"total {index}": 100}
-        elif "VRAM" in what or "GPU use" in what:
+        if "VRAM" in what or "GPU use" in what:
             self._known["use " + str(index) if "GPU use" in what else name] = value
         else:
             return False
@@ -237,16 +222,10 @@ class Listing:
             self._free_columns = tuple(line.split())
         elif found := _FREE.match(line.strip()):
             self._free(found[1], found[2].split())
-        elif (found := _FREE_OLD.match(line.strip())) and self._total:
-            self._share("Mem", _plain(found[1], found[2]), self._total)
         elif found := _MEMINFO.match(line.strip()):
             self._meminfo(found[1], int(found[2]))
         elif found := _SHM.match(line.strip()):
             self.shm = int(found[1]) / 100
-        elif "MEM USAGE / LIMIT" in line:
-            self._columns = ("MEM USAGE",)
-        elif self._columns[:1] == ("MEM USAGE",) and (found := _DOCKER.search(line)):
-            self._share("Mem", _plain(found[5]), 100)
         else:
             for what, pattern in _PERCENTS:
                 if found := pattern.search(line):

@@ -39,13 +39,15 @@ _PHRASES = (
     r"(?-i:\bOOM(?:s|ed|ing)?\b(?!: +0)|\boom\b(?![\"'=:-])|\boom[-_]kill"
     r"|\bOOM-?Kill\w*+(?!\W{1,4}[Ff]alse))",
     # Too little: not enough memory, more system memory than is available.
-    rf"{_LACK} (?!to (?:save|reduce|lower|free) )(?:[\w'()/-]{{1,15}} ){{0,4}}?{_STORE}",
+    rf"{_LACK} (?!to (?:save|reduce|lower|free) |use |utili)(?:[\w'()/-]{{1,15}} ){{0,4}}?{_STORE}"
+    r"(?! (?:and \w+ )?(?:usage|utili))",
     rf"\b{_STORE}{_GAP}{{0,60}}?\b(?:exhaust(?:ed|ion)|insufficient"
     r"|not (?:enough|sufficient|available)|used up|less than (?!\d)"
     r"|(?:is|gets?|getting) (?:full|filled)(?!,? (?:but|and|while)\b)"
     r"|too (?:small|little|low)|exceed\w*|overflow\w*|pressure.{0,40}kill\w*)",
     rf"\b(?:(?:exceed|surpass)\w*(?! \d+% of)|(?:larger|more|bigger|greater) than) {_GAP}{{0,60}}?"
     rf"\b(?:{_STORE}|KV cache)",
+    rf"\b{_STORE} (?:to )?explo(?:d|sion)",
     rf"\bbl(?:owing|ows?|ew) up (?:\w+ ){{0,2}}{_STORE}|\b{_STORE} bl(?:owing|ows|ew) up\b",
     rf"\bmore (?:\w+ ){{0,3}}{_STORE}{_GAP}{{0,30}}\bthan (?:is |are )?(?:available|free|left)",
     r"\bno available memory|\bKV cache is -\d|memlimit|low on memory|memory pressure \(oom\)",
@@ -74,7 +76,8 @@ _PHRASES = (
     r"|\ballocation on device\b|error_out_of_resources|bfc_allocator\S+ (?:inuse at|sum total)"
     rf"|hbm usage >=|total ?capac\w+(?:;| of {SIZE} of which)",
     r"(?:显存|内存)[^，。]{0,16}?(?:不[足够]|占满|耗尽|溢出|爆|被.{0,8}kill)|(?<!不[会再])爆(?:显存|内存)|[GN]PU不[足够]"
-    r"|メモリー?不足|메모리 부족|недостаточно памяти",
+    r"|メモリー?不足|메모리 부족|недостаточно памяти"
+    r"|页面文件太小|ページング ?ファイルが小さ|페이징 파일이 너무 작|айл подкачки слишком",
 )
 _PLACE = re.compile(
     r"(?<![\w/.~-])(?:[~.]{0,2}/[\w.-]+|[\w.-]+/[\w.-]+/)[\w./-]*"
@@ -92,6 +95,7 @@ _BACKENDS = {
     "CUDA": ("CUDA", "cuda", "nvidia", "NVIDIA"),
     "HIP": ("hipErr", "HIP_ERR", "MIOpen", "/rocm", "rocblas", "ROCm", "Radeon", " XTX", "gfx"),
     "MPS": ("MPS", " mps ", "mps:", "device mps", "kIOGPU"),
+    "XPU": ("XPU", "xpu:", "Intel Arc", "Intel ARC", "Intel(R) Arc"),
     "NPU": ("NPU", " npu ", "npu:", "Ascend", " ascend ", "rtMalloc"),
     "TPU": ("TPU", "tpu_", "memory space hbm", "at the bottom of memory"),
     "VULKAN": ("ulkan", "VK_"),
@@ -180,12 +184,13 @@ _SPEAKERS = (
      r"|memory budget|OOM-?Kill|\boom[-_]"
      r"|(?i:paging file|swap|java|bad[_ ]alloc|\bfork\b|cv::|\(-4:|mmap|low on resource)"
      r"|(?<![A-Za-z])MemoryError|ArrayMemoryError|System\.OutOf|memory allocation of"
-     r"|[Ee]rrno 12|ENOMEM|(?:WinError|os error) 1455|Error code 12|an(?:not|'t) allocate memory"),
+     r"|[Ee]rrno 12|ENOMEM|(?:WinError|os error) 1455|页面文件|ページング|페이징|подкачки"
+     r"|Error code 12|an(?:not|'t) allocate memory"),
     ("device", Kind.DEVICE, "any program that names a device",
      r"(?i:\b(?:gpus?|vram|npu|xpu|tpu|hbm|rocm|hip|mps|vulkan|sycl|metal|device|cupy|card"
      r"|accelerator|(?:rtx|gtx) ?\d*|geforce|[ahvlb]-?\d00s?|nvidia|nvml|trt|tensorrt"
      r"|ascend|neuron|miopen)\b)|GPU|Gpu[A-Z]|CUDA|[Cc]uda|(?i:opencl)|TDRV|NRT_|nrt_|DEVMEM|VK_"
-     r"|in alloc$|\bvllm\b|\brollout|reserved but un|across \d+ banks|显存|显卡"),
+     r"|in alloc$|\bvllm\b|\brollout|reserved but un|\d banks|显[存卡]|卡[^，。]{0,8}内存"),
     ("machine", Kind.HOST, "any program that names who was killed",
      r"(?i:\b(?:container|node|pod|your notebook|session|killed)\b)|内存"),
     ("memory", Kind.MEMORY, "any program that does not say which memory it means", r""),
@@ -198,4 +203,5 @@ SPEAKERS = tuple(
     for name, kind, source, mark in _SPEAKERS
 )
 """The first row with a mark in the text is its source."""
+DEVICE = next(each for each in SPEAKERS if each.name == "device")
 PINNED = next(each for each in SPEAKERS if each.name == "pinned")

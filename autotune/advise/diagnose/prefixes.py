@@ -33,7 +33,7 @@ _PREFIXES = tuple(
         r"\d{1,7}:(?=\[)",  # grep -n
         r"(?!>>> )> ?",  # quoted, as in mails
         r"(?:`{1,3}|\*\*)(?=[\w\[#])",  # Markdown
-        r"(?:ERROR|INFO|WARNING|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]+:\d+\]",  # vLLM
+        r"(?:ERROR|INFO|WARNING|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./-]+:\d+\]",  # vLLM
         _TIME,
         r"\d\d:\d\d:\d\d(?:[.,]\d+)?(?= )",
         r"\[(?:\d\d[-/]\d\d(?:[-/]\d{4})? )?\d\d:\d\d:\d\d(?: [\w.]+)?\]:?",

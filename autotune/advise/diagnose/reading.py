@@ -26,7 +26,7 @@ _FAILURES = (
     b"ut of ", b"ut_of", b"utOf", b"OUT_OF", b"ot enough", b"ufficient", b"xceed", b"xhaust",
     b"ail", b"nable", b"annot", b"an't", b"an not", b"ould n", b"ed to alloc", b"ying to",
     b"ttempting", b" than", b"ow on", b"no more", b"no available", b"No available",
-    b"llocation on", b"illed", b"usage >=", b"apac", b"InUse", b"nvalid",
+    b"llocation on", b"illed", b"usage >=", b"apac", b"xplo", b"InUse", b"nvalid",
 )  # fmt: skip
 """Words of failure beside words of memory."""
 ANCHORS = {
@@ -35,7 +35,7 @@ ANCHORS = {
     b"EXHAUSTED": (), b"hbm": (), b"xceed": (),
     b"oom": (b"oom-kill", b"oom_kill", b" oom"), b"MEMLIMIT": (), b"NRT_RES": (), b"nrt_": (),
     b"tal capac": (),
-    b"illed": (), " kill 了".encode(): (), b"o space left": (), b"mat1 and mat2": (),
+    b"illed": (), b" kill": (), b"o space left": (), b"mat1 and mat2": (),
     b"xception": (), b"atchdog": (),
     b"NCCL ": (b"NCCL WARN", b"NCCL op"), b"Assertion `": (), b"Killing ": (),
     b"o_batch_per_gpu": (), b"ccess fault": (), b"tation fault": (), b"launch failure": (),
@@ -51,7 +51,8 @@ ANCHORS = {
 e.g. since a metric's name has "error", its longer forms beside it are searched instead."""
 FOREIGN = tuple(word.encode() for word in (
     "不足", "不够", "占满", "耗尽", "溢出", "爆显存", "爆内存", "存爆", "부족", "памяти", "已杀死",
-    "強制終了", "Getötet", "Убито", "错误码", "返回码", "退出码", "返回值", "错误代码",
+    "被kill", "被 kill", "強制終了", "文件太小", "が小さ", "너무 작", "подкачки", "Getötet",
+    "Убито", "错误码", "返回码", "退出码", "返回值", "错误代码",
 ))  # fmt: skip
 
 _NOISE = bytes(byte for byte in range(256) if not chr(byte).isascii() or not chr(byte).isalpha())

@@ -12,28 +12,31 @@ _TALK = re.compile(
     r"|(?:tell|know|clear|sure) (?:whether|if)|otherwise"
     r"|I think (?:it|this|that)(?:'s| is| was)? (?:\w+ )?(?:by|due|because)"
     r"|common(?:ly)? |typical(?:ly)?|usually|I(?:'m| am) thinking"
-    r"|I (?:guess|suspect|assume)|[Ee]rrors like|0 [Ww]orkers|grep|findstr|instead of"
+    r"|I (?:guess|suspect|assume)|\b(?:[Ee]rrors?|[Cc]rash\w*) (?:like|such as)|0 [Ww]orkers"
+    r"|grep|findstr|instead of"
     r"|used to (?:be|get|give|fail|have|hit|run|see|throw)"
-    r"|(?:[Pp]reviously|[Ee]arlier|[Bb]efore(?= this|,))(?:,? \w+){0,3}"
-    r" (?:gave|got|had|hit|met|ran|saw|was)"
+    r"|(?:[Pp]reviously|[Ee]arlier|[Bb]efore(?= this|,)|[Ii]nitially|[Aa]t (?:the beginning|first)"
+    r"|^Without)(?:,? \w+){0,6} (?:gave|got|had|hit|met|ran|saw|was)"
     r"|(?:fix|solv|resolv|avoid|overcame|prevent)(?:ed|ing)?(?: \w+){0,2})\b"
     r"|(?:\b(?:no|not|never|without)|n['’]t) (?:\w+ ){0,3}$"
     r"|\bwill (?:likely |either )?(?:CPU |CUDA |GPU )?$|\b(?:cause|risk|source)s? of(?: \w+)? ?$"
     r"|^\W*(?:\[[^\]]*\] ?|\w+(?:\([^)]*\))?: )?"
     r"(?:[Oo]nly|[Ff]ind|[Ff]ix(?:e[ds])?|[Aa]dds?|[Ss]et|[Ss]upport|[Hh]andle|[Pp]ut|[Rr]emove|[Dd]etect|[Ee]nable|[Ee]xplain|[Cc]atch"
     r"|[Aa]llow|[Dd]iagnose|[Pp]revent|[Rr]esolve|[Ss]olve) |\bdiagnosing\b"
+    r"|\b(?:backs? off|halves|retries|recovers) (?:on|after|from) $"
     r"|\(\d\) The \w+ (?:(?:is|was) )?$|^(?!.*\b(?:I|[Mm]y|[Ww]e)\b).*\bdreaded\b"
     r"|== ?[\"'`]{1,2}$|常见|典型|よくある|如果"
 )
 """Before a message, this makes it talk."""
 _TALK_AFTER = re.compile(
-    r" ?(?:protection|[Hh]andl|guard|killer|[Dd]iagnos|errors (?:are|will))|[^\]]{0,40}\]\(#"
+    r" ?(?:protection|[Hh]andl|guard|recovery|backoff|killer|[Dd]iagnos|errors (?:are|will))"
+    r"|[^\]]{0,40}\]\(#"
     r"|还是|吗"
-    r"|\W{0,3}(?:errors? )?(?:can|may|might|could|would)\b"
+    r"|\W{0,3}(?:errors? )?(?:can|may|might|could|would)\b(?! (?:I|you|we|any|some))"
     r"|\W{0,3}errors? (?:has become|stops your|is (?:an?|often|usually|typically)\b)"
     r"|\W{0,3}(?:errors? )?is one of\b"
     r"|s (?:caused|thrown|raised)\b|[^.!?]*\byour\b[^.!?]*\?"
-    r"|[\"”'] (?:[Ee]rrors? )?(?:[Oo]ccurs|[Hh]appens)\b(?!.*\b(?:I|my|we)\b)"
+    r"|(?P<general>[\"”'] (?:[Ee]rrors? )?(?:[Oo]ccurs|[Hh]appens)\b)"
     r"|\W{0,3}(?:in \w+ )?(?:means|(?:occurs|happens) when (?:the|your|an?))\b"
 )
 _SENTENCE_END = re.compile(r"(?<!e\.g\.)(?<=[.?!]) |(?<=,) (?=but )|(?<=[。？！])")
@@ -42,6 +45,7 @@ _CODE = re.compile(
     r"|[\"'](?![^\"]*\"\s*$|.*(?:[Ee]rror|Exception): )|>>>"
     r"|== |\w+ = |-?-> *\d+ |\d+ +(?:if|raise|assert|except))"
 )
+_PERSON = re.compile(r"\b(?:I|my|we)\b")
 _BEGINS = re.compile(r"^\W*(?:[A-Z]{3,5}(?: backend)? |(?:\w+\.)*)$")
 _BEGUN = re.compile(r"\b\w+$")
 """The beginning of a word before a match inside it, as in CUBLAS_STATUS_ALLOC_FAILED."""
@@ -78,4 +82,6 @@ def is_talk(text: str, match: re.Match[str]) -> bool:
     """Whether the sentence of `match` talks of failures in general."""
     before = _SENTENCE_END.split(text[: match.start()])[-1]
     after = _TALK_AFTER.match(text, match.end())
+    if after and after["general"] and _PERSON.search(text):
+        after = None
     return bool(_TALK.search(before) or after or " otherwise " in match[0])

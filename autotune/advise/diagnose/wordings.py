@@ -44,7 +44,8 @@ _PRODUCT = (
     r" ?(?P<global>\d+) != (?P<micro>\d+) \* (?P<accum>\d+) \* (?P<world>\d+))?"
 )
 _EXITED = (
-    r"(?:\b(?:[Ee]xit\w*|return(?:ed|s)? (?:non-zero )?(?:code|exit))\b[\w ]{0,30}[\"'`)(:= ]{1,6}"
+    r"(?:\b(?:[Ee]xit\w*|return(?:ed|s)? (?:non-zero )?(?:code|exit))\b"
+    r"(?i:[a-z ]{0,30})[\"'`)(:= ]{1,6}"
     r"|(?:错误|返回|退出)(?:码|值|代码)[\"'`)(:：= 是为]{0,4})"
 )
 """Words before the status of a process."""
@@ -232,7 +233,8 @@ _WEAK = (
     _row(
         "killed-report", Kind.KILLED, "people, of their processes",
         r"\b(?:gets?|got|was|were|been|is|being|just|says?|displays?|message|with"
-        r"|worker|process|[Tt]raining|job)\W{1,4}[Kk]illed\b(?! by signal: (?!K))",
+        r"|worker|process|[Tt]raining|job)\W{1,4}[Kk]illed\b(?! by signal: (?!K))"
+        r"|\bgets? kill\b|被 ?[Kk]ill|[\"'`”] [Kk]illed$",
         weak=True,
     ),
     _row(

@@ -391,3 +391,13 @@ def test_settings_are_read_in_a_list_and_in_code_and_not_in_html(
     name, value = SAID[line]
     body = told(tmp_path, f"{line}\n{oom()}")
     assert body["context"]["settings"].get(name) == value
+
+
+def test_cards_are_counted_in_chinese(tmp_path: Path) -> None:
+    for text, count in (
+        ("8卡V100 全量微调", 8),
+        ("在4张 L20 上,用zero3跑 卡", 4),
+        ("第3张卡和3卡号", None),
+    ):
+        log = f"{text}\n{oom(device='0')}"
+        assert told(tmp_path, log)["context"]["world_size"] == (count or 1), text

@@ -997,6 +997,8 @@ def test_memory_that_ran_out_in_the_past_is_no_failure(tmp_path: Path) -> None:
         "Previously it ran out of GPU memory, so I lowered the batch",
         "I solved the OOM by offload, and now it hangs",
         "It hangs instead of an OOM",
+        "At first I was getting an OOM error. Then I halved the batch. After that it is nan",
+        "Without that setting I had an OOM, which does not come back with it",
     ):
         assert not told(tmp_path, f"# The loss is wrong\n\n{text}\n")["oom"], text
     assert told(tmp_path, "It used to work, and now I get OOM on the GPU\n")["oom"]
@@ -1244,3 +1246,152 @@ def test_more_words_for_growth_devices_offload_and_changes(tmp_path: Path) -> No
         "# fix: tell more\n\n| `RuntimeError: mat1 and mat2 shapes cannot be multiplied` | x |\n"
     )
     assert told(tmp_path, change)["event"] is None
+
+
+def test_a_device_is_meant_where_a_post_names_devices_and_no_host(tmp_path: Path) -> None:
+    for text, kind in (
+        ("I train on 4 GPUs", "device"),
+        ("I train on 4 GPUs, and RAM is free", "memory"),
+        ("- PyTorch version (GPU?): 2.9\n- Using GPU in script?: no", "memory"),
+        ("name: Tesla T4\ntotalMemory: 14.73GiB freeMemory: 310.12MiB", "device"),
+    ):
+        assert told(tmp_path, f"# OOM in the first step\n\n{text}\n")["event"]["kind"] == kind, (
+            text
+        )
+
+
+def test_a_paging_file_is_read_in_other_languages(tmp_path: Path) -> None:
+    for text in (
+        "页面文件太小，无法完成操作。",
+        "페이징 파일이 너무 작아서",
+        "Файл подкачки слишком мал",
+    ):
+        assert told(tmp_path, f"OSError: {text}\n")["event"]["kind"] == "host", text
+
+
+def test_a_process_that_ended_well_is_no_failure(tmp_path: Path) -> None:
+    for text, found in (("process 8 exited with status 0 at 2026-01-02", False),
+                        ("process 8 exited with status 3 at 2026-01-02", True)):  # fmt: skip
+        assert (told(tmp_path, f"{text}\n")["event"] is not None) is found
+
+
+def test_the_optimizer_and_checkpoints_are_named_in_prose(tmp_path: Path) -> None:
+    for text, name in (
+        ("CUDA out of memory occurs in optimizer.step()", "the first optimizer step"),
+        ("I get `OSError: [Errno 12] Cannot allocate memory` while checkpointing", "saving"),
+        ("I get CUDA OOM when gradient checkpointing is off", "not said"),
+        ("I get OOM on the GPU, as there is some accumulation of VRAM", "a leak"),
+    ):
+        assert told(tmp_path, f"{text}\n")["cause"]["name"] == name, text
+
+
+def test_a_tool_is_named_by_the_sentence_before_a_message(tmp_path: Path) -> None:
+    post = "I train on an Intel ARC GPU. It says **Allocation is out of device memory**.\n"
+    assert "xpu-smi" in told(tmp_path, post)["advice"][0]["setting"]
+
+
+def test_who_runs_ollama_does_not_train(tmp_path: Path) -> None:
+    post = "ollama says `llama runner exited, you may not have enough available memory`\n"
+    assert told(tmp_path, post)["context"]["framework"] == "inference"
+
+
+def test_kills_are_told_in_more_words(tmp_path: Path) -> None:
+    for text in (
+        "the script get kill",
+        "训练中途自动被kill了",
+        'I run "python a.py --n 8" killed',
+    ):
+        assert told(tmp_path, f"# {text}\n\nhelp\n")["event"]["kind"] == "killed", text
+    assert told(tmp_path, "it never gets killed\n")["event"] is None
+
+
+def test_who_asks_politely_and_tries_a_larger_batch_has_seen_it(tmp_path: Path) -> None:
+    for text in (
+        "The pod says `OOMKilled`, may I know why?",
+        'When I double the batch, an "out of memory" error occurs.',
+        "Why does cuda:0 cause a memory explosion?",
+    ):
+        assert told(tmp_path, f"{text}\n")["oom"], text
+
+
+def test_programs_that_live_through_it_have_not_met_it(tmp_path: Path) -> None:
+    for text in (
+        "# Automatic batch with OOM recovery\n\nIt retries on OOM with half of it\n",
+        "# Bound what a restart holds\n\nIt was OOM-killed.\n\nThree changes fix that.\n",
+    ):
+        assert not told(tmp_path, text)["oom"], text
+
+
+def test_ranks_that_fill_the_first_device_choose_their_own(tmp_path: Path) -> None:
+    post = "Each rank loads its weights onto `cuda:0`, so CUDA runs out of memory\n"
+    body = told(tmp_path, post)
+    assert body["cause"]["name"] == "contexts of other ranks"
+    assert "set_device" in body["advice"][0]["setting"]
+
+
+def test_a_size_that_wrapped_around_is_corrupt(tmp_path: Path) -> None:
+    for size in ("17592186044399.00 MB", "18446744073709551000 bytes"):
+        log = f"cpu_buffer: insufficient memory (attempted to allocate {size})\n"
+        assert told(tmp_path, log)["cause"]["name"] == "a corrupt size"
+
+
+def test_a_lack_of_cache_is_read_in_older_logs_of_vllm(tmp_path: Path) -> None:
+    log = "INFO 02-26 09:54:05 worker.py:267] memory reserved for KV Cache is -1.05GiB.\n"
+    assert told(tmp_path, log)["cause"]["name"] == "no room for the KV cache"
+
+
+def test_work_that_is_no_training_is_told_in_more_words(tmp_path: Path) -> None:
+    for text, framework in (
+        ("合并LoRA权重时进程被killed", "fewer workers"),
+        (
+            "I am training the tokenizer, and it gets killed\nmain.cc(7) LOG(INFO)\nKilled",
+            "load less",
+        ),
+        ("llama.cpp: unable to allocate CPU buffer", "fewer workers"),
+    ):
+        names = [each["name"] for each in told(tmp_path, f"{text}\n")["advice"]]
+        assert names, text
+        assert framework not in names, text
+
+
+def test_outputs_in_fp32_are_logits(tmp_path: Path) -> None:
+    log = f'  File "/x/operations.py", line 9, in _convert_to_fp32\n{oom(asked="9.00 GiB")}'
+    assert told(tmp_path, log)["cause"]["name"] == "logits"
+
+
+def test_many_steps_that_fitted_point_to_a_sample(tmp_path: Path) -> None:
+    for text in ("after 4100 steps", "after the first few thousand iterations", "训练了几百步后"):
+        body = told(tmp_path, f"{text} it stops: CUDA out of memory\n")
+        assert body["cause"]["name"] == "a longer sample", text
+    assert told(tmp_path, "after step 2 CUDA OOM\n")["cause"]["name"] == "not said"
+
+
+def test_memory_of_a_card_is_a_devices_in_chinese_too(tmp_path: Path) -> None:
+    body = told(tmp_path, "这样会OOM，但是每张卡只占用13G内存\n")
+    assert body["event"]["kind"] == "device"
+
+
+def test_an_example_of_a_crash_is_none(tmp_path: Path) -> None:
+    post = "All kinds of crashes such as `Out Of Memory (OOM)` errors drain my nodes\n"
+    assert not told(tmp_path, post)["oom"]
+
+
+def test_memory_that_stacks_up_on_one_card_is_of_ranks(tmp_path: Path) -> None:
+    post = "# CUDA OOM with ddp\n\nWhy does the memory load happen on one card? I use eight\n"
+    assert told(tmp_path, post)["cause"]["name"] == "contexts of other ranks"
+
+
+def test_little_use_of_memory_is_no_lack_of_it(tmp_path: Path) -> None:
+    for text in ("insufficient utilization of GPU memory", "low, insufficient GPU memory usage"):
+        assert told(tmp_path, f"I see {text}\n")["event"] is None, text
+    assert told(tmp_path, "I see insufficient GPU memory\n")["oom"]
+
+
+def test_a_model_that_is_called_for_logits_is_its_forward_pass(tmp_path: Path) -> None:
+    for line, name in (("logits = model(images)", "too big"), ("loss = f(logits, y)", "logits")):
+        log = f'  File "a.py", line 9, in train\n    {line}\n{oom()}'
+        assert told(tmp_path, log)["cause"]["name"] == name, line
+
+
+def test_memory_that_gets_larger_in_chinese_is_a_leak(tmp_path: Path) -> None:
+    assert told(tmp_path, "显存会逐渐增大，最后显存溢出\n")["cause"]["name"] == "a leak"
