@@ -93,8 +93,8 @@ class DeepSpeed(EngineFacts):
 
     def passing_bytes(self, workload: Workload, of: Candidate | Build, device_kind: str) -> float:
         """Buckets as `_zero` sets them: two are in use if communication overlaps. Stage 3 adds the
-        weights that are live at once, and prefetched ones. On the CPU, scripts/bench/zero.py
-        measures two to three copies of gradients, flattened or on their way."""
+        weights that are live at once, and prefetched ones. On the CPU, two to
+        three copies of gradients were measured, flattened or on their way."""
         if not of.zero_stage:
             return 0.0
         shape = workload.shape(of.depth)
