@@ -29,8 +29,8 @@ import pandas as pd
 sys.path.insert(0, str(Path(__file__).parent))
 
 from plan import in_this_process
-from published.emulated import prepare
 from published.rows import texts_of
+from published.tokens import prepare
 from shared import ROOT, machine, run, say, searched, study_on, table, tau, versions
 
 from autotune.advise.plan.expected import PlanRequest, plan

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from shared import ROOT, machine, run, say, table
 
 from published import calculators
-from published.emulated import fill, prepare
+from published.tokens import fill, prepare
 
 ROWS = ROOT / "results/public/weighed.csv"
 TIME = ROOT / "results/public/weighing_time.json"
