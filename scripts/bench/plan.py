@@ -1,4 +1,4 @@
-"""The errors of plans: beside published training runs, recorded peaks, and others' formulas.
+"""The errors of plans: beside published training runs and recorded peaks.
 
     .venv/bin/python scripts/bench/plan.py [--rows results/public/memory.csv] [--only TEXT] [--all]
 
@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from published.configs import NotComparableError
-from published.estimates import activations, deepspeed_states
 from published.on_grids import grid_errors
 from published.rows import CEILING, asked_of
 from shared import ROOT, run, say, table
@@ -90,8 +89,6 @@ def main(*, rows: Path = ROWS, only: str = "", all: bool = False) -> None:
     print("\n\n".join(report(scored, left_out, rows=all)))
     if not only:
         print(f"\n## Recorded peaks\n\n{grid_errors()}")
-        print(f"\n## DeepSpeed's estimates of model states\n\n{deepspeed_states()}")
-        print(f"\n## What a layer keeps\n\n{activations()}")
 
 
 def in_this_process() -> Helpers:
