@@ -21,7 +21,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared import ROOT, ProbeFailedError, probing, reported, run, say, table, wiring, yes
+from shared import ROOT, probing, run, say, table, wiring, yes
 
 from autotune.device import open_device
 from autotune.measure.testbed.machine import Machine
@@ -39,6 +39,7 @@ LEAST_PROBES = 10
 CLOSE = 0.9
 """The least speed of the disturbed study's result, as a share of the other's."""
 REPEATS = 5
+DEADLINE_S = 180.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +104,9 @@ def again(found: Sequence[Candidate], options: Options, folder: str) -> dict[Can
         for _ in range(REPEATS):
             for candidate in found:
                 job = probing(candidate, rule_for("cpu", options), fresh=True)
-                with suppress(ProbeFailedError):
-                    step_s = interval(reported(runner, job).step_s).median
+                with suppress(ValueError):  # the probe failed
+                    ended = runner.run(job, time.monotonic() + DEADLINE_S).reported
+                    step_s = interval(ended.step_s).median
                     work = step_cost_for(1.0, candidate, space.workload, "flops")
                     seen[candidate].append(work / step_s)
     return {candidate: statistics.median(values) for candidate, values in seen.items() if values}

@@ -24,26 +24,27 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from peer_tools.task import Task
-from shared import DEADLINE_S, ROOT, gpt, pool, probing, run, say, table, versions
+from shared import ROOT, probing, run, say, table, versions, wiring
 
 from autotune.device import open_device
 from autotune.device.device import Device
 from autotune.measure.runner import Result
 from autotune.measure.runner.local import OPS
-from autotune.measure.runner.pool import Pool
+from autotune.measure.runner.pool import Pool, on_this_machine
 from autotune.result.best import Best
 from autotune.result.folder.table import load_trials
 from autotune.show.report.text import si
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Verdict
 from autotune.space.space import Limits
+from autotune.space.workload import Workload
 from autotune.units import parse_bytes
 from autotune.wire.stopping import Interval, Rule, interval
 
@@ -54,7 +55,10 @@ STUDIES = (
     ("this project, wider space", ("--seq-len", "64,128,256", "--checkpointing", "none,full")),
 )
 CEILING = 0.8
-WORKLOAD = gpt(WIDTH, VOCAB_SIZE, 1, "ddp")
+WORKLOAD = Workload(
+    model="gpt", width=WIDTH, vocab_size=VOCAB_SIZE, dtype="fp32", engine="ddp", world_size=1,
+    global_batch=None,
+)  # fmt: skip
 RULE = Rule(
     warmup_steps=3, warmup_tolerance=0.2, warmup_limit_s=1.0,
     timed_steps=5, half_width=0.02, timed_limit_s=1.5,
@@ -67,6 +71,8 @@ PEER_OPS = ("ShareMemCommBuilder",)
 """Operations that DeepSpeed compiles on a CPU. This takes minutes once a machine, which do not
 count as cost of a search."""
 REMARK_CHARACTERS = 160
+DEADLINE_S = 180.0
+"""Seconds for a probe."""
 
 
 @dataclass(frozen=True)
@@ -331,7 +337,10 @@ def measure(
     rng = random.Random(0)
     began = time.monotonic()
     contested = list(measured)
-    with pool(device, WORKLOAD, compared.limits) as runner:
+    with (
+        tempfile.TemporaryDirectory() as logs,
+        closing(on_this_machine(device, WORKLOAD, compared.limits, wiring(Path(logs)))) as runner,
+    ):
         for number in range(options.repeats + options.rounds):
             short = number >= options.repeats
             if number == options.repeats:

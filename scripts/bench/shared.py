@@ -6,10 +6,8 @@ import csv
 import os
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
 from itertools import combinations
 from pathlib import Path
@@ -17,21 +15,14 @@ from pathlib import Path
 from cyclopts import App
 
 from autotune.device.cards import CARDS
-from autotune.device.device import Device
 from autotune.device.emulated.emulation import Emulation
 from autotune.errors import UsageError
-from autotune.measure.runner import Job, Runner
-from autotune.measure.runner.pool import Pool, on_this_machine
+from autotune.measure.runner import Job
 from autotune.measure.runner.wiring import Wiring
 from autotune.space.candidate import Candidate
-from autotune.space.space import Limits
-from autotune.space.workload import Workload
-from autotune.wire.reports import Report
 from autotune.wire.stopping import Rule
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 180.0
-"""Seconds for a probe."""
 
 
 def run(main: Callable[..., int | None]) -> None:
@@ -107,49 +98,23 @@ def probing(
     rule: Rule,
     *,
     grad_accum: int = 1,
-    micro_steps: int | None = None,
     fresh: bool = False,
 ) -> Job:
-    """A probe to the end of `rule`, of the whole schedule unless `micro_steps` are given."""
+    """A probe of the whole schedule to the end of `rule`."""
     return Job(
         candidate=candidate,
         grad_accum=grad_accum,
-        micro_steps=grad_accum if micro_steps is None else micro_steps,
+        micro_steps=grad_accum,
         rule=rule,
         needed_step_s=None,
         fresh=fresh,
     )
 
 
-class ProbeFailedError(Exception):
-    """A probe ended without a report, for the reason in the message."""
-
-
-def reported(runner: Runner, job: Job) -> Report:
-    """The report of the probe of `job`. Raises `ProbeFailedError`."""
-    result = runner.run(job, time.monotonic() + DEADLINE_S)
-    if result.report is None:
-        raise ProbeFailedError(f"{result.verdict}: {result.reason}")
-    return result.report
-
-
-def wiring(logs: Path, budget_s: float = 600.0, note: Callable[[str], None] = say) -> Wiring:
+def wiring(logs: Path, budget_s: float = 600.0) -> Wiring:
     """The wiring of runners without a study."""
     logs.mkdir(exist_ok=True)
-    return Wiring(logs=logs, budget_s=budget_s, note=note)
-
-
-def gpt(width: int, vocab_size: int, ranks: int, engine: str) -> Workload:
-    """The built-in model in fp32."""
-    return Workload(
-        model="gpt",
-        width=width,
-        vocab_size=vocab_size,
-        dtype="fp32",
-        engine=engine,
-        world_size=ranks,
-        global_batch=None,
-    )
+    return Wiring(logs=logs, budget_s=budget_s, note=say)
 
 
 def card_of(device: str, path: Path) -> str:
@@ -199,20 +164,3 @@ def tau(pairs: Sequence[tuple[float, float]]) -> float:
     """Kendall's tau: the surplus of pairs in the same order, as a share."""
     both = list(combinations(pairs, 2))
     return sum(1 if (a < b) == (c < d) else -1 for (a, c), (b, d) in both) / len(both)
-
-
-@contextmanager
-def pool(device: Device, work: Workload, limits: Limits | None = None) -> Iterator[Pool]:
-    """Ranks for `work`, whose logs are in a temporary folder."""
-    if limits is None:
-        capacity_bytes = device.infos[0].capacity_bytes
-        limits = Limits(
-            capacity_bytes=capacity_bytes,
-            ceiling=1.0,
-            host_capacity_bytes=capacity_bytes,
-            host_ceiling=1.0,
-        )
-    with tempfile.TemporaryDirectory() as logs:
-        wires = Wiring(logs=Path(logs), note=say)
-        with closing(on_this_machine(device, work, limits, wires)) as runner:
-            yield runner
