@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from autotune.device.cpu import CpuDevice
 from autotune.measure.replay.runner import Replay
-from autotune.measure.runner import Runner
 from autotune.measure.testbed.resolve import resolve
 from autotune.result.earlier import Earlier, seen_in
 from autotune.result.folder.ask import Ask
@@ -85,20 +84,11 @@ def study_result(
     return None if choice is None else choice.record.candidate, lost
 
 
-Runners = Callable[[Searched, VirtualTime, Options], Sequence[Runner]]
-"""Makes the runners, one for each slot."""
-
-
-def replays(of: Searched, now: VirtualTime, options: Options) -> Sequence[Runner]:
-    """Slots that never fail."""
-    seeds = range(options.search.seed, options.search.seed + int(options.devices.parallel))
-    return [Replay(of.grid, of.space.limits, now, seed) for seed in seeds]
-
-
 def run_study(
-    of: Searched, options: Options, earlier: Sequence[Earlier] = (), runners: Runners = replays
+    of: Searched, options: Options, earlier: Sequence[Earlier] = ()
 ) -> tuple[Study, Watcher]:
     """A whole study, and its watcher."""
+    seeds = range(options.search.seed, options.search.seed + int(options.devices.parallel))
     now = VirtualTime()  # not the recording's, which goes on from search to search
     clock = Clock(options.limits.budget_s, now(), now)
     now.advance(TRACE_S)
@@ -110,7 +100,7 @@ def run_study(
             device_kind=of.grid.device_kind,
             clock=clock,
             journal=Journal.in_memory(of.space, options.search.objective),
-            runners=runners(of, now, options),
+            runners=[Replay(of.grid, of.space.limits, now, seed) for seed in seeds],
             reporter=watcher,
             stop=stop,
             publish=lambda records: None,
