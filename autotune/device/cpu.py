@@ -20,7 +20,6 @@ from autotune.device.crowding import Crowding
 from autotune.device.device import BusyProcess, DeviceInfo, EnergyCounters
 from autotune.wire.cores import CORES
 from autotune.wire.energy import of_host
-from autotune.wire.rapl import packages
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -100,15 +99,15 @@ class CpuDevice:
         if self._pinned:
             return EnergyCounters(lack="groups that run at once share the processors' counters")
         try:
-            found = packages(self._powercap)
+            found = of_host(self._powercap)
         except PermissionError as error:
             file = error.filename
             return EnergyCounters(lack=f"only root may read {file} (chmod a+r {file} allows it)")
         except (OSError, ValueError) as error:
             return EnergyCounters(lack=f"{self._powercap} cannot be read: {error}")
-        if not found:
+        if not found.counters:
             return EnergyCounters(lack=f"{self._powercap} has no RAPL counter of a processor")
-        return EnergyCounters(str(self._powercap), counters=(of_host(self._powercap),))
+        return EnergyCounters(str(self._powercap), counters=(found,))
 
     def fingerprint(self) -> dict[str, Any]:
         """Processor, cores and memory."""

@@ -2,7 +2,8 @@
 
 The energy of each device is counted once. A rank's `Report` names the GPU or host that its joules
 cover, and `merge` adds up different ones. If one is not known, the sum is not. Ranks read the
-counters that `Device.energy` names, or none.
+counters that `Device.energy` names, or none. Source of RAPL's, Intel's and AMD's: the kernel's
+Documentation/power/powercap/powercap.rst.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from autotune.wire import reports
-from autotune.wire.rapl import packages
 
 UPDATES = 10
 """An interval needs so many updates of its counters: its energy is then known to 10 %."""
@@ -49,14 +50,28 @@ NOTHING = Counters()
 
 
 def of_host(powercap: Path) -> Counters:
-    """Counters of the processors. Raises as `packages` does."""
-    return Counters(
-        socket.gethostname(),
-        tuple(
-            Counter(read=p.energy_uj, joules=1e-6, range=p.range_uj) for p in packages(powercap)
-        ),
-        _RAPL_UPDATE_S,
-    )
+    """RAPL's counters of processors, for all their users: the domains of whole packages, which
+    include the domains within them.
+
+    Raises:
+        OSError: a counter cannot be read.
+        ValueError: it is no number.
+    """
+    found = []
+    for domain in sorted(powercap.glob("intel-rapl:*")):
+        if (domain / "name").read_text().startswith("package"):
+            counter = Counter(
+                read=partial(_number, domain / "energy_uj"),
+                joules=1e-6,
+                range=_number(domain / "max_energy_range_uj"),
+            )
+            counter.read()
+            found.append(counter)
+    return Counters(socket.gethostname(), tuple(found), _RAPL_UPDATE_S)
+
+
+def _number(file: Path) -> int:
+    return int(file.read_text())
 
 
 def of_board(uuid: str, read: Callable[[], int], error: type[Exception]) -> Counters:

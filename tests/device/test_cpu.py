@@ -13,7 +13,6 @@ from autotune.device.cpu import CpuDevice, cores, host_memory_bytes, host_oom_ki
 from autotune.device.device import EnergyCounters
 from autotune.device.idle import check_idle
 from autotune.wire.cores import CORES
-from autotune.wire.rapl import Package
 from tests.support import rapl
 
 GIB = 2**30
@@ -231,9 +230,9 @@ def test_without_a_package_energy_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_counter_for_root_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(package: Package) -> int:
-        raise PermissionError(13, "Permission denied", str(package.counter))
+    def refuse(file: Path) -> int:
+        raise PermissionError(13, "Permission denied", str(file))
 
-    monkeypatch.setattr(Package, "energy_uj", refuse)
+    monkeypatch.setattr("autotune.wire.energy._number", refuse)
     found = CpuDevice(powercap=rapl.powercap(tmp_path)).energy()
     assert (found.at, "chmod a+r" in found.lack) == ("", True)

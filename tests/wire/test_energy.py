@@ -6,25 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from autotune.wire.rapl import packages
+from autotune.wire.energy import of_host
 from tests.support import rapl
 
 
 def test_packages_alone_are_counted(tmp_path: Path) -> None:
     folder = rapl.powercap(tmp_path, 2, range_uj=1000)
     rapl.count(folder, 7, package=1)
-    found = packages(folder)
-    assert [(p.counter.parent.name, p.range_uj, p.energy_uj()) for p in found] == [
-        ("intel-rapl:0", 1000, 0), ("intel-rapl:1", 1000, 7),
-    ]  # fmt: skip
+    found = of_host(folder).counters
+    assert [(counter.range, counter.read()) for counter in found] == [(1000, 0), (1000, 7)]
 
 
 def test_a_machine_without_rapl_has_none(tmp_path: Path) -> None:
-    assert packages(tmp_path / "missing") == []
+    assert of_host(tmp_path / "missing").counters == ()
 
 
 def test_a_counter_that_is_no_number_is_an_error(tmp_path: Path) -> None:
     folder = rapl.powercap(tmp_path)
     (folder / "intel-rapl:0" / "energy_uj").write_text("")
     with pytest.raises(ValueError, match="invalid literal"):
-        packages(folder)
+        of_host(folder)
