@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -160,7 +160,6 @@ class CudaDevice:
 
 def open_cuda(
     positions: Sequence[int] | None = None,
-    environ: Mapping[str, str] = os.environ,
     why: str = "--device",
     *,
     mixed: bool = False,
@@ -170,10 +169,10 @@ def open_cuda(
     try:
         nvml.nvmlInit()
         atexit.register(nvml.nvmlShutdown)  # NVML counts its starts, so each gets its own
-        visible = _visible(_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
+        visible = _visible(_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
         if isinstance(visible, NoCuda):
             return visible
-        if positions is None and "CUDA_VISIBLE_DEVICES" not in environ and not mixed:
+        if positions is None and "CUDA_VISIBLE_DEVICES" not in os.environ and not mixed:
             alike, remark = _alike(visible)
             return CudaDevice(alike, why, remark=remark)
         chosen = visible if positions is None else _at(positions, visible)

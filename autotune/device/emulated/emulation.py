@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from autotune.device.cards import Card, parse_gpus
@@ -129,12 +128,7 @@ class Emulation:
             undo.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.environ.clear()
         os.environ.update(self._before)
         self.close()

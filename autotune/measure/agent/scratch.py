@@ -8,7 +8,6 @@ import shutil
 import signal
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn
 
 
@@ -43,12 +42,7 @@ class Scratch:
     def __enter__(self) -> Scratch:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.leave()
 
 

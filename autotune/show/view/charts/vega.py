@@ -129,14 +129,14 @@ def tooltip(study: Shown, *more: tuple[str, str, str]) -> list[Spec]:
     ]
 
 
-def by_verdict(study: Shown, channel: str, title: str | None = "Verdict") -> Spec:
+def by_verdict(study: Shown, channel: str) -> Spec:
     """Colours or shapes of the verdicts that occur."""
     seen = [v for v in VERDICTS if v.value in set(study.trials["verdict"])]
     place = 0 if channel == "color" else 1
     return {
         "field": "verdict",
         "type": "nominal",
-        "title": title,
+        "title": "Verdict",
         "scale": {
             "domain": [verdict.value for verdict in seen],
             "range": [VERDICTS[verdict][place] for verdict in seen],
