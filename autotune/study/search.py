@@ -34,8 +34,10 @@ LOSABLE = 0.08
 LIKELY, EVEN, DARING = 0.8, 0.5, 0.3
 """The least chance of fitting that is worth a probe: after too many losses, in the search, and
 after finals, which leave time for uncertain candidates."""
-LOSABLE_RECORDED, DARING_RECORDED = 0.12, 0.2
+LOSABLE_RECORDED, DARING_RECORDED = 0.16, 0.2
 """The same of runs that others recorded: the chance that is enough while so few are lost."""
+GUESSES = 3
+"""So many recorded runs that do not fit are tried before the smallest comes next."""
 HOPELESS_STARTS = 3
 """The study ends if so many probes in a row break before the first measurement."""
 
@@ -301,7 +303,7 @@ class Search:
             known = {each.candidate for each in asked}
             self._again = [c for c in self._again if c not in known]
             return asked
-        if self._ledger.nothing_fits_yet or self._only_failed:
+        if (self._ledger.nothing_fits_yet and not self._guesses) or self._only_failed:
             usable = (c for c in opened if not opened.avoids(c))
             smallest = min(usable, key=self._size)
             return ask_round(journal, opened, ask, 1, first=[smallest])
@@ -316,6 +318,12 @@ class Search:
         if self._space.workload.recorded:
             return self._ledger.predictor.peak(candidate).bytes, 0
         return candidate.depth, candidate.tokens
+
+    @property
+    def _guesses(self) -> bool:
+        """Whether to go by chances although nothing fits yet: the smallest of recorded runs are
+        slow ones, which tell little."""
+        return self._space.workload.recorded and self._ledger.lost < GUESSES
 
     @property
     def _only_failed(self) -> bool:

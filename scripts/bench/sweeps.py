@@ -2,12 +2,14 @@
 
     .venv/bin/python scripts/bench/sweeps.py FOLDER [--seeds 10]
 
-FOLDER has tables that `--device replay:` reads: FILE.csv with FILE.toml beside it. `--xlsx` first
-makes such tables of spreadsheets in FOLDER. They are from "Efficient Parallelization Layouts for
-Large-Scale Distributed Model Training" (arXiv 2311.05610). Their place is github.com/Aleph-Alpha/
-NeurIPS-WANT-submission-efficient-parallelization-layouts, data/. They are not here, for their
-license (CC BY-NC-SA 4.0). It needs openpyxl. Regret is the share by which the best found candidate
-is below the best of the table. "lost" is the share of the first 12 probes that ran out of memory.
+FOLDER has tables that `--device replay:` reads: FILE.csv with FILE.toml beside it. `--ultrascale`
+first makes such tables there of results/public/ultrascale.csv, one for each model and number of
+nodes. `--xlsx` makes them of spreadsheets in FOLDER. These are from "Efficient Parallelization
+Layouts for Large-Scale Distributed Model Training" (arXiv 2311.05610). Their place is
+github.com/Aleph-Alpha/NeurIPS-WANT-submission-efficient-parallelization-layouts, data/. They are
+not here, for their license (CC BY-NC-SA 4.0). It needs openpyxl. Regret is the share by which the
+best found candidate is below the best of the table. "lost" is the share of the first 12 probes
+that ran out of memory, or broke.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas
 from searches.grids import Searched, cores
 from searches.samplers import run_study
 from shared import run
@@ -51,6 +54,26 @@ global_batch = {batch}
 """
 
 
+_ULTRASCALE = Path(__file__).parents[2] / "results" / "public" / "ultrascale.csv"
+_CELL = """[axes]
+micro_batch = "micro_batch"
+seq_len = 4096
+tp = "tp"
+pp = "pp"
+zero_stage = "zero"
+
+[results]
+tokens_per_s_per_device = "tokens_per_s_per_device"
+status = "status"
+
+[fixed]
+devices = {devices}
+device = "NVIDIA H100 80GB HBM3"
+capacity = "80GiB"
+global_batch = 256
+"""
+
+
 @dataclass(frozen=True)
 class Task:
     """One search on one table, or on a part of it."""
@@ -71,9 +94,11 @@ class Found:
     lost: float
 
 
-def main(folder: Path, *, seeds: int = 10, xlsx: bool = False) -> None:
+def main(folder: Path, *, seeds: int = 10, xlsx: bool = False, ultrascale: bool = False) -> None:
     if xlsx:
         convert(folder)
+    if ultrascale:
+        split(folder)
     paths = sorted(folder.glob("*.csv"))
     with cores() as pool:
         for sampler, count in (("frontier", 1), ("tpe", seeds), ("random", seeds)):
@@ -104,6 +129,19 @@ def convert(folder: Path) -> None:
         batch = _GLOBAL_TOKENS // length
         text = _AXES.format(length=length, more=more, devices=devices, batch=batch)
         (folder / f"{path.stem}.toml").write_text(text)
+
+
+def split(folder: Path) -> None:
+    """Make a table of each model and number of nodes of which a run ended well."""
+    runs = pandas.read_csv(_ULTRASCALE)
+    ok = runs.tokens_per_s_per_device.notna()
+    runs["status"] = ok.map({True: "ok", False: "OOM"})
+    for _, cell in runs.groupby(["model", "nodes"]):
+        if (cell.status == "ok").any():
+            nodes = int(cell.nodes.iloc[0])
+            path = folder / f"{cell.model.iloc[0]}_{nodes:02}_nodes.csv"
+            cell.drop(columns=["model", "nodes", "dp", "peak_gb"]).to_csv(path, index=False)
+            path.with_suffix(".toml").write_text(_CELL.format(devices=8 * nodes))
 
 
 def kernels(path: Path) -> list[str]:

@@ -89,9 +89,6 @@ class Predictor:
         if found is not None:
             peak = found.peaks.device_bytes or Within(self._space.limits.capacity_bytes)
             self.memory.observe(place, peak)
-            if isinstance(self.memory, FitModel):
-                ranks = self._space.workload.world_size
-                self.memory.rate(place, found.tokens_per_s / ranks)
             if self.host_memory is not None:
                 self.host_memory.observe(place, found.peaks.host_bytes)
             off = DRIFT if final else bent(self._space.workload, candidate)
@@ -100,6 +97,8 @@ class Predictor:
                     _fewer_replicas(self._space.workload, candidate, found.ran)
                 )
                 self._observe(place, step, found.mean_power_w, found.disturbed_share, off)
+                if isinstance(self.memory, FitModel):
+                    self.memory.work(*self._speed.work)
         elif outcome.verdict == Verdict.OOM and not outcome.of_host:
             self.memory.observe(place, OutOf(self._space.limits.capacity_bytes))
         elif outcome.verdict == Verdict.OOM and self.host_memory is not None:

@@ -24,6 +24,8 @@ from autotune.space.models.checkpointed import recomputed_share
 from autotune.space.traits import Trait, traits
 from autotune.space.workload import Workload
 from autotune.study.predict.belief import Belief, Beliefs, Off, Term, Variant, codes
+from autotune.study.predict.fit import draws_of
+from autotune.study.predict.mixture import Mixture
 from autotune.study.predict.sweep import Sweep
 from autotune.wire.recipe import LOSS_CHUNKS
 from autotune.wire.stopping import Interval
@@ -133,11 +135,9 @@ _OWN_OFF = 0.2
 """The same for an axis of a script's own: of a word, or of a number along its logarithm."""
 _OWN_SLOPE = 0.3
 
-_PARTS_OFF = {
-    "small": 0.8, "tp_near": 0.8, "tp_far": 0.8, "handed_on": 1.0, "bubble": 0.5, "reduced": 1.0,
-    "gathered": 1.0,
-}  # fmt: skip
-"""Deviation of the logarithm of each part of a recorded step."""
+
+_ALONE_OFF = 0.1
+"""Deviation of one recorded run from all that is expected of it."""
 _RECORDED_OFF = 0.05
 """Of what a degree does beside what is expected of it, and of that along its logarithm."""
 
@@ -160,6 +160,8 @@ class SpeedModel:
     ) -> None:
         """`known` are the device's own magnitudes."""
         self._of_energy = of_energy
+        self._count = len(points)
+        self._beliefs: Beliefs | Mixture
         self._magnitudes = known or MAGNITUDES[device_kind]
         self.noise = self._magnitudes.noise
         ones = np.ones(len(points))
@@ -199,19 +201,25 @@ class SpeedModel:
             *_of_vectors([c for _, c in points]),
         ]  # fmt: skip
         if points[0][0].recorded:
-            sweep = Sweep(points)
-            # A second a token: before one is measured, short steps come first, which may well fit.
-            self._beliefs = Beliefs(tokens + sweep.log_time, [
+            # The last place is the work of a token on one device.
+            beside = [
                 *effects,
-                Term(_UNKNOWN_OFF * ones),
-                *(Term(off * sweep.share(name)) for name, off in _PARTS_OFF.items()),
                 *(term for trait in own for term in _of_recorded(trait)),
                 Term(0.1 * ones, position=tokens / 1.5),
                 Term(0.1 * ones, position=length / 1.0),
                 Term(0.05 * ones, group=stage),
                 Term(0.05 * ones, group=build),
-                Term(0.03 * ones, group=build, position=tokens / 0.4),
-            ], _VARIANTS)  # fmt: skip
+            ]
+            steps = tokens + Sweep(points).log_times(draws_of(len(points)))
+            ranks = np.full((len(steps), 1), -math.log(points[0][0].world_size))
+            self._beliefs = Mixture(
+                np.append(steps, ranks, axis=1),
+                [
+                    Term(_UNKNOWN_OFF * np.append(ones, 1.0)),
+                    *(_elsewhere(term) for term in beside),
+                ],
+                np.append(_ALONE_OFF * ones, 1e-6),
+            )
             return
         several = [Term(_MODEL_OFF * ones, group=workload)] if workload.any() else []
         self._beliefs = Beliefs(prior, [
@@ -228,13 +236,21 @@ class SpeedModel:
             Term(0.08 * ones, group=cell, position=tokens / 0.4),
         ], _VARIANTS)  # fmt: skip
 
+    @property
+    def work(self) -> tuple[float, float]:
+        """Of recorded runs, the logarithm of the seconds that a device computes for a token, and
+        its deviation."""
+        found = self._beliefs.belief()
+        return float(found.mean[-1]), float(found.deviation[-1])
+
     def belief(self, pending: Sequence[int] = ()) -> Belief:
         """Belief of the logarithm; `pending` points count as measured as expected."""
-        return self._beliefs.belief(pending)
+        found = self._beliefs.belief(pending)
+        return Belief(found.mean[: self._count], found.deviation[: self._count])
 
     def apart(self, place: int, pending: Sequence[int] = ()) -> Array:
         """Standard deviation of each point's difference to that in `place`, in the logarithm."""
-        return self._beliefs.apart(place, pending)
+        return self._beliefs.apart(place, pending)[: self._count]
 
     def observe(
         self, place: int, step: Interval, disturbed_share: float, off: Off | None = None
@@ -249,6 +265,13 @@ class SpeedModel:
     def joint(self, places: Sequence[int]) -> tuple[Array, Array]:
         """Mean and covariance of the logarithms of the points in these `places`."""
         return self._beliefs.joint(places)
+
+
+def _elsewhere(term: Term) -> Term:
+    """The term with one more place, which has none of it."""
+    group = None if term.group is None else np.append(term.group, -1)
+    position = None if term.position is None else np.append(term.position, 0.0)
+    return Term(np.append(term.scale, 0.0), group, position)
 
 
 def _of_vectors(candidates: Sequence[Candidate]) -> Iterator[Term]:

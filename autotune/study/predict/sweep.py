@@ -1,9 +1,9 @@
 """What is expected of runs that others recorded, by their degrees of parallelism alone.
 
-Nobody tells their model. Yet the order of magnitude of a step's parts is known. It is that of some
-billion parameters on GPUs of 5e14 FLOP/s. Links have 250 GB/s in a machine, and 40 GB/s between
-machines. Sources as in `space/degrees.py`; ZeRO's traffic is that of
-arXiv 1910.02054, section 7.
+Nobody tells their model. Yet the order of magnitude of a step's parts is known, and how far it may
+be off. Those of speed are from fits to runs of results/public/ultrascale.csv: of its models of
+1.34 and 8.86 billion parameters. Sources of the form are as in `space/degrees.py`. ZeRO's traffic
+is that of arXiv 1910.02054, section 7.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 
 import numpy as np
 
@@ -22,19 +21,10 @@ from autotune.space.models.checkpointed import recomputed_share
 from autotune.space.traits import own_values
 
 _OF_A_NODE = 8
-_HALF_RATE_TOKENS = 600.0
-"""Tokens of a rank at which half the rate is reached."""
-_NEAR_TP, _FAR_TP = 0.05, 0.25
-"""Of the work of a micro-step, what tp sends for each further rank, in a machine and beyond."""
-_HANDED_ON = 0.02
-_REDUCED_TOKENS = 5e3
-"""Tokens of a replica's optimizer step that compute as long as gradients take between machines."""
-_GATHERED_TOKENS = 2.5e3
-"""Tokens of a micro-step, whose work takes as long as it does to gather the weights."""
 _NEAR = 1 / 6
-"""Of that in one machine."""
-_SIZES = (2e-3, 6.0, 40)
-"""Parameters for each byte of a device: the least, the most, and how many between."""
+"""Of what links between machines take, in one machine."""
+_SIZES = (2e-3, 6.0)
+"""Parameters for each byte of a device: the least and the most."""
 _ASPECT, _WEIGHTS_OF_BLOCK, _WORDS = 128, 12, 64_000
 """Width for each block; weights of a block, in squares of the width; the vocabulary."""
 _KEPT_BY_BLOCK, _RECOMPUTED = 34, 0.9
@@ -45,7 +35,6 @@ _BASE = 0.035
 """Of the memory, that no model takes."""
 _OVER, _OVER_OFF = 0.35, 0.2
 """Of the runs of a table, that run out of memory."""
-_WAYS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +64,20 @@ class Split:
         )  # fmt: skip
 
 
+class _Drawn:
+    """Draws of parameters, by [draw][1]."""
+
+    def __init__(self, count: int, *, seed: int) -> None:
+        self._rng, self._shape = np.random.default_rng(seed), (count, 1)
+
+    def around(self, median: float, off: float) -> Array:
+        """`off` is the deviation of the logarithm."""
+        return np.asarray(median * np.exp(off * self._rng.standard_normal(self._shape)))
+
+    def between(self, least: float, most: float) -> Array:
+        return self._rng.uniform(least, most, self._shape)
+
+
 class Sweep:
     """The runs of one table."""
 
@@ -95,66 +98,59 @@ class Sweep:
         samples = self._each("micro_batch") * self._each("replicas")
         return np.maximum(1.0, self._global_batch / samples)
 
-    @cached_property
-    def parts(self) -> dict[str, Array]:
-        """Of a step, in proportion to the work of its tokens."""
-        tp, pp, dp = self._each("tp"), self._each("pp"), self._each("replicas")
-        tokens, near = self._each("tokens"), 1.0 if self._far else _NEAR
-        micro = {
-            "work": 1 + self._each("again") / 3,
-            "small": _HALF_RATE_TOKENS * tp * self._each("cp") / tokens,
-            "tp_near": np.where(tp <= _OF_A_NODE, _NEAR_TP * (tp - 1), 0.0),
-            "tp_far": np.where(tp > _OF_A_NODE, _FAR_TP * (tp - 1), 0.0),
-            "handed_on": _HANDED_ON * (pp > 1),
-        }
-        bubble = (pp - 1) / self._accum
-        step_tokens = self._accum * tokens * dp
-        return {name: part * (1 + bubble) for name, part in micro.items()} | {
-            "bubble": np.sum(list(micro.values()), axis=0) * bubble,
-            "reduced": near * _REDUCED_TOKENS * dp / step_tokens * (dp > 1),
-            "gathered": near * _GATHERED_TOKENS / tokens * (self._each("stage") == 3) * (dp > 1),
-        }
+    def log_times(self, count: int) -> Array:
+        """The logarithm of the time of a token, in its work on one device, by [draw][run]."""
+        drawn = _Drawn(count, seed=0)
+        tp, pp, cp, dp = (self._each(name) for name in ("tp", "pp", "cp", "replicas"))
+        tokens, stage, accum = self._each("tokens"), self._each("stage"), self._accum
+        links, beyond = 1.0 if self._far else _NEAR, (tp > _OF_A_NODE) * tp / _OF_A_NODE
+        # All in tokens: the work of so many on one device takes as long. First a micro-step.
+        sent = drawn.around(0.06, 0.6) * (tp - 1) + drawn.around(0.3, 0.8) * beyond
+        work = tokens / (tp * cp) * (1 + self._each("again") / 3) * (1 + sent)
+        # A rank with little work waits for its launches, and for the others of its tp.
+        waits = drawn.around(0.3, 0.7) * (tp > 1) + drawn.around(0.75, 0.6) * beyond
+        waits = waits + drawn.around(0.3, 1.5) * (tp - 1) * (pp > 1)
+        launches = drawn.around(1200, 0.8) * (1 + waits)
+        sharp = 1 + drawn.around(3.0, 0.6)  # how far one hides the other
+        micro = (work**sharp + launches**sharp) ** (1 / sharp) / pp
+        handed_on = drawn.around(100, 1.5) + drawn.around(0.02, 1.0) * micro
+        sharing = links * (dp > 1) / (tp * pp)
+        gathered = drawn.around(2500, 1.0) * sharing * (stage == 3)
+        micro = micro + handed_on * (pp > 1) + gathered
+        reduced = drawn.around(4500, 0.8) * sharing
+        # Some programs reduce after each micro-step of a pipeline, too.
+        often = drawn.around(0.1, 2.0).clip(0.0, 10.0) * ((stage == 0) & (pp > 1)) + (stage >= 2)
+        step = micro * (accum + pp - 1) + reduced * (1 + often * (accum - 1))
+        step = step + drawn.around(300, 1.0)
+        return np.asarray(np.log(step / (accum * tokens * dp)))
 
-    @cached_property
-    def log_time(self) -> Array:
-        """The logarithm of their sum, but for the bubble, which is in the others."""
-        parts = [part for name, part in self.parts.items() if name != "bubble"]
-        return np.asarray(np.log(np.sum(parts, axis=0)))
-
-    def share(self, name: str) -> Array:
-        """Of a part in the whole: by so much the logarithm grows with that of the part."""
-        return np.asarray(self.parts[name] / np.exp(self.log_time))
-
-    def peaks(self, capacity_bytes: int) -> tuple[Array, list[Array]]:
-        """Of the logarithm of each run's peak, and of the parameters as one more: what is
-        expected, and in which ways all may be off together, as long as each deviation.
+    def peaks(self, capacity_bytes: int, count: int) -> tuple[Array, Array]:
+        """The logarithm of each run's peak, and of the parameters as one more, by [draw][run]; and
+        the draws' weights.
 
         By models of many sizes, of which those are likelier with which a part of the runs fits.
         """
-        tp, pp, dp = self._each("tp"), self._each("pp"), self._each("replicas")
+        drawn = _Drawn(count, seed=1)
+        tp, pp, dp = (self._each(name) for name in ("tp", "pp", "replicas"))
         stage, tokens = self._each("stage"), self._each("tokens") / self._each("cp")
-        stages = [stage] if stage.any() else [stage, stage + 1]  # nobody may have told it
-        states = [
-            np.where(each >= 3, 2 / dp, 2.0)
-            + np.where(each >= 2, 4 / dp, 4.0)
-            + np.where(each >= 1, 12 / dp, 12.0)
-            for each in stages
-        ]
+        if not stage.any():  # nobody may have told it
+            stage = stage + drawn.between(0, 2).astype(int)
+        size = capacity_bytes * np.exp(drawn.between(*np.log(_SIZES)))
+        held = (
+            np.where(stage >= 3, 2 / dp, 2.0)
+            + np.where(stage >= 2, 4 / dp, 4.0)
+            + np.where(stage >= 1, 12 / dp, 12.0)
+        ) * drawn.around(1.0, 0.15)
+        width = (size * _ASPECT / _WEIGHTS_OF_BLOCK) ** (1 / 3) * drawn.around(1.0, 0.15)
+        words = drawn.around(_WORDS, 0.5)
+        table = np.minimum(0.5, 2 * words * width / size)
+        state = size * held * ((1 - table) / (tp * pp) + table / tp)
+        blocks = _KEPT_BY_BLOCK * width**2 / _ASPECT * drawn.around(1.0, 0.6)
+        cut = drawn.between(*_CUTS)
         kept = tokens * np.minimum(pp, self._accum) / pp * (1 - _RECOMPUTED * self._each("again"))
-        found, weights = [], []
-        sizes = capacity_bytes * np.geomspace(*_SIZES)
-        for size, held, cut, more in product(sizes, states, _CUTS, np.linspace(-1.0, 1.0, 5)):
-            width = (size * _ASPECT / _WEIGHTS_OF_BLOCK) ** (1 / 3)
-            table = min(0.5, 2 * _WORDS * width / size)
-            state = size * held * ((1 - table) / (tp * pp) + table / tp)
-            blocks = _KEPT_BY_BLOCK * width**2 / _ASPECT * math.exp(more)
-            activations = kept * blocks * (cut / tp + 1 - cut) + tokens * _WORDS * 6 / tp
-            peak = np.log(_BASE * capacity_bytes + state + activations)
-            over = float((peak > math.log(capacity_bytes)).mean())
-            found.append(np.append(peak, math.log(size)))
-            weights.append(math.exp(-(((over - _OVER) / _OVER_OFF) ** 2) / 2 - more**2))
-        every, weight = np.array(found), np.array(weights) / sum(weights)
-        mean = weight @ every
-        off = np.sqrt(weight)[:, None] * (every - mean)
-        _, lengths, ways = np.linalg.svd(off, full_matrices=False)
-        return mean, [length * way for length, way in zip(lengths[:_WAYS], ways, strict=False)]
+        logits = tokens * words * drawn.around(6, 0.4) / tp
+        activations = kept * blocks * (cut / tp + 1 - cut) + logits
+        peak = np.log(capacity_bytes * drawn.around(_BASE, 0.7) + state + activations)
+        over = (peak > math.log(capacity_bytes)).mean(axis=1)
+        weights = np.exp(-(((over - _OVER) / _OVER_OFF) ** 2) / 2)
+        return np.append(peak, np.log(size), axis=1), weights / weights.sum()

@@ -23,8 +23,9 @@ from autotune.space.space import Space
 from autotune.study.predict.belief import Belief, normal_cdf
 from autotune.study.predict.predictor import Predictor
 
-ENOUGH = 0.01
-"""The search ends if no candidate is expected to gain more than this share."""
+ENOUGH, ENOUGH_RECORDED = 0.01, 0.003
+"""The search ends if no candidate is expected to gain more than this share; the same among runs
+that others recorded, whose model nobody told."""
 CAUTION = 0.8
 """A candidate with less chance of fitting is measured only if no other is expected to gain."""
 UNLIKELY = 0.3
@@ -57,14 +58,15 @@ class Frontier(Sampler):
         self._build_of = np.array([builds[c.build] for c in space.candidates])
         self._length_of = np.array([c.seq_len for c in space.candidates])
         self._alike = _Alike(space)
+        self._enough = ENOUGH_RECORDED if space.workload.recorded else ENOUGH
 
     def propose(self, ask: Ask, optuna_study: OptunaStudy, trial: FrozenTrial) -> int:
         return self.best(ask).place
 
     def why_stop(self, ask: Ask) -> str | None:
-        if self.best(ask).gain >= ENOUGH:
+        if self.best(ask).gain >= self._enough:
             return None
-        return f"no candidate is expected to gain {ENOUGH:.0%}"
+        return f"no candidate is expected to gain {100 * self._enough:g}%"
 
     def best(self, ask: Ask) -> Proposal:
         """The best of the allowed candidates."""
@@ -82,11 +84,12 @@ class Frontier(Sampler):
         sure = ask.least_chance if self._space.workload.recorded else CAUTION
         beside = np.isin(ask.allowed, self._beside_incumbent(fitting)) & (chance >= sure)
         possible = chance >= ask.least_chance
+        worth = gain >= ENOUGH
         # The likely ones first: each makes the others' memory surer.
-        for among in (likely & (gain >= ENOUGH), beside, possible & (gain >= ENOUGH)):
+        for among in (likely & worth, beside, possible & worth, likely & (gain >= self._enough)):
             if among.any():
                 place = int(np.where(among, per_s, -1.0).argmax())
-                return Proposal(int(ask.allowed[place]), max(ENOUGH, float(gain[place])))
+                return Proposal(int(ask.allowed[place]), max(self._enough, float(gain[place])))
         return Proposal(int(ask.allowed[per_s.argmax()]), float(gain[likely].max(initial=0.0)))
 
     def _beside_incumbent(self, fitting: Sequence[int]) -> list[int]:
