@@ -7,12 +7,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
-from autotune.device.cpu import CpuDevice
+from autotune.device.cpu import CpuDevice, cores
 from autotune.device.device import Device
 from autotune.measure.runner import Result
 from autotune.measure.runner.wiring import Wiring
 from autotune.measure.script.launches import Launches
+from autotune.measure.testbed import scripted
 from autotune.measure.testbed.scripted import Scripted
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
@@ -34,7 +36,9 @@ def options(script: str, **more: str) -> Options:
 
 
 def space_of(script: str, device: Device | None = None, /, **more: str) -> Space:
-    return Scripted(device or CpuDevice(), "cpu").space(options(script, **more))
+    """As on two cores or more: one core is refused four ranks."""
+    with patch.object(scripted, "cores", lambda: max(2, cores())):
+        return Scripted(device or CpuDevice(), "cpu").space(options(script, **more))
 
 
 class Lab:

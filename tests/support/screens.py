@@ -156,6 +156,13 @@ class Terminal:
             assert self._read(), self.shown
         return self.shown
 
+    def redrawn(self, words: str) -> None:
+        """Wait until all is drawn anew, with `words`. What is on its way may be an older drawing,
+        so a second one counts."""
+        for _ in range(2):
+            self.screen.reset()
+            self.wait_for(words)
+
     def end(self) -> str:
         """Let the study go on to its end; what the terminal shows then."""
         os.write(self._ours, b"\n")

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from autotune.commands.exits import ExitCode
+from autotune.device.cpu import cores
 from autotune.result.best import Best
 from autotune.show.view.study import read
 from tests.support.launches import OWN, PYTHON
@@ -109,6 +110,7 @@ def test_ranks_that_share_a_batch_do_not_win_by_counting_it_twice(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.skipif(cores() < 2, reason="one core is refused four ranks")
 def test_degrees_are_searched_and_those_of_the_winner_are_exported(tmp_path: Path) -> None:
     """With a config by which one of them is impossible, and is named and never launched."""
     (tmp_path / "config.json").write_text(json.dumps({

@@ -45,6 +45,7 @@ def test_a_terminal_that_becomes_narrower_gets_narrower_lines() -> None:
     terminal = Terminal(140)
     terminal.wait_for(LIVE)
     terminal.resize(80)
+    terminal.redrawn(LIVE)
     before = len(terminal.text)
     terminal.end()
     assert widest(terminal.text[before:]) <= 80
