@@ -18,7 +18,6 @@ from typing import Any
 os.environ["HF_HUB_OFFLINE"] = "1"
 if (
     sys.argv[1] in ("plain", "positions", "checkpointed", "scaled", "capped", "odd")
-    and "RANK" not in os.environ
     and not sys.flags.isolated
 ):
     import light  # type: ignore[import-not-found]  # noqa: F401

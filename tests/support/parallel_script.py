@@ -21,6 +21,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+if sys.argv[1] in ("ddp", "by_hand", "tp", "stages", "cp"):
+    import light  # type: ignore[import-not-found]  # noqa: F401
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -37,8 +40,8 @@ def batches(asked: argparse.Namespace, replica: int) -> Iterator[Tensor]:
     while True:
         seed = 0 if asked.data == "constant" else number
         seed += 0 if asked.data == "alike" else 1000 * replica
-        generator = torch.Generator().manual_seed(seed)
-        yield torch.randint(VOCAB, (asked.batch, asked.len), generator=generator)
+        torch.manual_seed(seed)
+        yield torch.randint(VOCAB, (asked.batch, asked.len))
         number += 1
 
 

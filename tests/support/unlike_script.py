@@ -6,11 +6,11 @@ faster than a launcher.
 
 from __future__ import annotations
 
-import importlib
 import sys
 import tempfile
 import time
 
+import light  # type: ignore[import-not-found]  # noqa: F401
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -47,7 +47,6 @@ def run(rank: int, store: str) -> None:
 
 
 if __name__ == "__main__":
-    importlib.import_module("torch._dynamo")  # else optimizers do, in each rank
     with tempfile.TemporaryDirectory() as folder:
         start_processes(  # type: ignore[no-untyped-call]
             run, (f"file://{folder}/store",), 2, start_method="fork"
