@@ -16,6 +16,7 @@ from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import alone  # type: ignore[import-not-found]  # noqa: F401
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset

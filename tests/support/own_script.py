@@ -21,6 +21,8 @@ if (
     and not sys.flags.isolated
 ):
     import light  # type: ignore[import-not-found]  # noqa: F401
+elif sys.argv[1] in ("hf", "t5", "dpo", "grpo", "vlm"):
+    import alone  # type: ignore[import-not-found]  # noqa: F401
 
 import torch
 from torch import Tensor, nn

@@ -64,8 +64,8 @@ class Watched:
 
     def __init__(self, folder: Path, program: str, **variables: str) -> None:
         file = folder / "program.py"
-        light = "" if any(word in program for word in WITH_COMPILER) else "import light"
-        file.write_text(light + "\n" + dedent(program), encoding="utf-8")
+        less = "alone" if any(word in program for word in WITH_COMPILER) else "light"
+        file.write_text(f"import {less}\n{dedent(program)}", encoding="utf-8")
         self._channel = Channel()
         dial = self._channel.dial(0, child=False)
         paths = [str(HOOK), str(ROOT), str(Path(__file__).parent), variables.pop("MORE_PATH", "")]
