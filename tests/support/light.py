@@ -1,5 +1,5 @@
-"""Importing this leaves out torch's compiler, which optimizers import at their first step, and
-what tells the shapes of results without data.
+"""Importing this leaves out torch's compiler, which optimizers import at their first step. It also
+leaves out what tells the shapes of results without data.
 
 That takes more of the processor than the rest of torch, in each of the tests' many short scripts.
 """
