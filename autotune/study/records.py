@@ -35,6 +35,8 @@ class Records:
         """Candidates that other processes probe."""
         self.finals: tuple[Candidate, ...] = ()
         """Candidates that other processes measure again, in finals."""
+        self.unsearched = False
+        """Whether something was learned since the search had its turn."""
         self._publish = publish
 
     def add_trial(self, asked: Asked, record: Record) -> None:
@@ -70,11 +72,14 @@ class Records:
         for candidate in news.running:
             ledger.opened.close(candidate)
         self.running, self.finals = news.running, news.finals
-        return bool(news.records or freed)
+        changed = bool(news.records or freed)
+        self.unsearched |= changed
+        return changed
 
     def wait(self, go_on: Callable[[], bool]) -> bool:
-        """Wait for a result of another process. False if none will come, or `go_on` says no."""
-        changed = False
+        """Wait for a result of another process, also one that came while finals ran. False if none
+        will come, or `go_on` says no."""
+        changed = self.unsearched
 
         def idle(news: News) -> bool:
             nonlocal changed

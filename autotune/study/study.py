@@ -135,6 +135,7 @@ class Study:
     def _turn(self) -> Generator[NextWork, None, int]:
         """One turn; returns the number of probes."""
         searched = yield from self._search.turn()
+        self._records.unsearched = False
         return searched + (yield from self._finals.turn())
 
     def lacking_s(self) -> float | None:
