@@ -174,7 +174,7 @@ class _Sound(Samples):
 class _ImagesAndText(Samples):
     """One image and text around it; seq_len counts both."""
 
-    one_length = "its samples differ by their images: --image-size 448x448,896x896"
+    one_length = "their lengths come from the sizes of images, not from a file of lengths"
 
     def fields(self, config: dict[str, Any], sizes: Sequence[ImageSize] | None) -> dict[str, Any]:
         if config["model_type"] not in SEEING:
