@@ -20,9 +20,8 @@ from autotune.study.predict.memory import Prediction
 from autotune.study.records import SUSPICIOUS_LOSSES
 from autotune.study.why_nothing import why_nothing
 from autotune.study.work import Work
-from autotune.wire.budget import VirtualTime
 from tests.support.records import space
-from tests.support.scripted import Listener, ok
+from tests.support.scripted import Listener
 from tests.support.studies import Answer, Killed, Run, killing, open_journal, saturating
 
 SPACE = space(micro_batch=(1, 8))
@@ -277,24 +276,3 @@ def test_final_rounds_of_a_candidate_rotate_over_the_slots(tmp_path: Path) -> No
         for each in run.runners
     ]
     assert min(rounds) >= 1
-
-
-@pytest.mark.slow
-def test_on_virtual_time_what_ends_first_is_told_first(tmp_path: Path) -> None:
-    def course(folder: Path) -> list[tuple[int | None, float]]:
-        now = VirtualTime()
-
-        def answer(job: Job) -> Result:
-            now.advance(float(job.candidate.tokens))
-            return ok(1e-3 * job.candidate.tokens)
-
-        run = Run(folder, answer, space(), now=now, slots=3, sampler="grid")
-        ended = [
-            r.outcome.started_s + r.outcome.probe_s for r in run.told if r.purpose == "search"
-        ]
-        assert ended == sorted(ended)
-        work_s = sum(float(c.tokens) for c in space().candidates)
-        assert ended[-1] < work_s / 2.5
-        return [(r.number, r.outcome.started_s) for r in run.told]
-
-    assert course(tmp_path / "a") == course(tmp_path / "b")
