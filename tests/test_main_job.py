@@ -143,18 +143,6 @@ def test_an_error_that_nobody_reads_keeps_its_exit_code(tmp_path: Path) -> None:
         assert subprocess.run(command, cwd=tmp_path, stderr=pipe, check=False).returncode == 2
 
 
-def test_the_deepspeed_config_that_is_exported_is_the_one_that_was_probed(run: Run) -> None:
-    how = ["--world-size", "2", "--zero", "2", "--trials", "1", "--finals", "1"]
-    command = run("--budget", "100s", *TINY, *how)
-    code, _, stderr = command.end()
-    assert code == 0, stderr
-    best = command.best()
-    exported = best["exports"]["deepspeed"]
-    assert best["config"]["engine"] == "deepspeed"
-    assert exported["train_micro_batch_size_per_gpu"] == best["config"]["micro_batch"]
-    assert exported["zero_optimization"]["stage"] == 2
-
-
 def test_a_study_stays_within_five_seconds_of_its_budget(run: Run, tmp_path: Path) -> None:
     command = run("--budget", "15s", "--device", "cpu")
     code, _, stderr = command.end()
@@ -168,14 +156,6 @@ def test_a_study_stays_within_five_seconds_of_its_budget(run: Run, tmp_path: Pat
     assert took_s < 20 + time.monotonic() - began
 
 
-def test_nothing_fits_is_exit_code_3_with_the_least_peak_seen(run: Run) -> None:
-    code, _, stderr = run("--budget", "60s", "--capacity", "64MiB", *TINY).end()
-    assert code == 3
-    assert stderr.count("\n") == 1
-    assert "nothing fits under 51 MiB (80% of 64 MiB)" in stderr
-    assert "the least peak seen: d1-s32-b1" in stderr
-
-
 def test_ranks_that_cannot_run_are_code_5_with_the_cause(run: Run, tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "torch.py").write_text("raise ImportError('torch is broken')\n")
@@ -183,14 +163,6 @@ def test_ranks_that_cannot_run_are_code_5_with_the_cause(run: Run, tmp_path: Pat
     assert code == 5
     assert "ImportError: torch is broken" in stderr
     assert stderr.count("\n") == 1
-
-
-def test_a_study_that_is_killed_leaves_no_rank(run: Run) -> None:
-    command = run(*LONG, "--world-size", "2", "--zero", "0")
-    command.wait_for(command.trials)
-    ranks = command.wait_for_ranks()
-    command.process.send_signal(signal.SIGKILL)
-    assert gone(ranks, within_s=5)
 
 
 def test_a_study_that_is_killed_leaves_no_rank_that_was_stopped(run: Run) -> None:
