@@ -23,18 +23,14 @@ from autotune.result.folder import manifest
 from autotune.result.folder.folder import Folder
 from autotune.result.folder.journal import records_in
 from autotune.result.folder.storage import place_of, storage_of
-from tests.support.hostile import HostileStudy
+from tests.support.hostile import QUICK_SPACE, HostileStudy
 from tests.support.postgres import Server
 
 pytestmark = pytest.mark.slow
 
 SOON = {"QUICK_BEAT_S": "1"}
 """For what has to notice that a process died; a busy machine lets a process miss quicker beats."""
-SPACE = [
-    "--device", "cpu", "--depth", "1,2", "--seq-len", "64,96,256", "--micro-batch", "1,2,4",
-    "--gpt", "vocab_size=512", "--capacity", "230MiB", "--ceiling", "95%", "--sampler", "grid",
-    "--finals", "2", "--budget", "10m",
-]  # fmt: skip
+SPACE = [*QUICK_SPACE, "--budget", "10m"]
 
 
 class Team:
