@@ -212,16 +212,6 @@ def test_two_processes_share_a_file_of_sqlite(team: Teams, tmp_path: Path) -> No
     assert first == second
 
 
-def test_a_study_that_ended_is_joined_for_its_result(team: Teams, tmp_path: Path) -> None:
-    two = team(f"sqlite:///{tmp_path}/studies.db")
-    two.begin()
-    two.ended(0)
-    two.join()
-    two.ended(0, 0)
-    first, second = two.results(0, 1)
-    assert first == second
-
-
 def test_a_resumed_process_ends_nothing_that_runs_elsewhere(team: Teams, postgres: Server) -> None:
     two = team(postgres.url, QUICK_PACE="30")
     two.begin(1)
