@@ -202,21 +202,6 @@ def gone_after(jobs: int, answer: Answer = saturating) -> Answer:
     return until
 
 
-def test_a_slot_whose_nodes_are_gone_is_left_out_and_the_others_go_on(tmp_path: Path) -> None:
-    gone = threading.Event()
-
-    def answer(job: Job) -> Result:
-        if not gone.is_set():
-            gone.set()
-            raise NoNodesError("node n1 is gone")
-        return saturating(job)
-
-    run = Run(tmp_path, answer, SPACE, slots=2, sampler="grid")
-    assert {c for c, v in run.verdicts().items() if v == Verdict.OK} == set(SPACE.candidates)
-    assert "node n1 is gone; 1 of the groups go on" in run.listener.notes
-    assert run.study.lost == ""
-
-
 def test_however_many_slots_go_at_once_nothing_is_given_up(tmp_path: Path) -> None:
     left = iter(range(5))
 
@@ -227,6 +212,8 @@ def test_however_many_slots_go_at_once_nothing_is_given_up(tmp_path: Path) -> No
 
     run = Run(tmp_path, answer, SPACE, slots=6, sampler="grid")
     assert {c for c, v in run.verdicts().items() if v == Verdict.OK} == set(SPACE.candidates)
+    assert "node n1 is gone; 1 of the groups go on" in run.listener.notes
+    assert run.study.lost == ""
 
 
 def test_where_no_node_is_left_the_study_ends_with_what_it_has(tmp_path: Path) -> None:
