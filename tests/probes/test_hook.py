@@ -520,10 +520,11 @@ def test_a_look_computes_no_checkpoint_again(tmp_path: Path) -> None:
 
 def test_compiled_models_are_seen(tmp_path: Path) -> None:
     program = """
-        model = torch.compile(net())
+        model = torch.compile(net(), backend="aot_eager")
+        compiled = torch.compile(loss_of, backend="aot_eager")
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         for _ in range(3):
-            loss_of(model).backward()
+            compiled(model).backward()
             optimizer.step()
     """
     process = of_model(tmp_path, program)
