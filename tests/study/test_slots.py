@@ -190,16 +190,7 @@ def test_groups_in_turns_have_their_time(tmp_path: Path, monkeypatch: pytest.Mon
     assert slots.queue_s(10.0) == 0.0
 
 
-def gone_after(jobs: int, answer: Answer = saturating) -> Answer:
-    """`answer`, on nodes that are all gone when so many jobs were begun."""
-    left = iter(range(jobs))
-
-    def until(job: Job) -> Result:
-        if next(left, None) is None:
-            raise NoNodesError("node n1 is gone")
-        return answer(job)
-
-    return until
+GONE = NoNodesError("node n1 is gone")
 
 
 def test_however_many_slots_go_at_once_nothing_is_given_up(tmp_path: Path) -> None:
@@ -207,7 +198,7 @@ def test_however_many_slots_go_at_once_nothing_is_given_up(tmp_path: Path) -> No
 
     def answer(job: Job) -> Result:
         if next(left, None) is not None:
-            raise NoNodesError("node n1 is gone")
+            raise GONE
         return saturating(job)
 
     run = Run(tmp_path, answer, SPACE, slots=6, sampler="grid")
@@ -217,14 +208,14 @@ def test_however_many_slots_go_at_once_nothing_is_given_up(tmp_path: Path) -> No
 
 
 def test_where_no_node_is_left_the_study_ends_with_what_it_has(tmp_path: Path) -> None:
-    run = Run(tmp_path, gone_after(3), SPACE, slots=2, sampler="grid")
+    run = Run(tmp_path, killing(3, error=GONE), SPACE, slots=2, sampler="grid")
     assert run.choice
     assert run.study.lost == "node n1 is gone"
     assert "nothing more can be run: node n1 is gone" in run.listener.notes
 
 
 def test_where_no_node_is_left_and_nothing_was_measured_it_says_why(tmp_path: Path) -> None:
-    run = Run(tmp_path, gone_after(0), SPACE, slots=2)
+    run = Run(tmp_path, killing(0, error=GONE), SPACE, slots=2)
     ended = why_nothing(run.records, SPACE, None, 60.0, lost=run.study.lost)
     assert ended.code == Ending.NO_MEASUREMENT
     assert ended.message == "nothing could be measured: node n1 is gone"
