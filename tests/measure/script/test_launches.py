@@ -58,7 +58,8 @@ def ran(result: Result) -> tuple[float, float, int, bool]:
     return found.samples, found.tokens, found.micro_steps, found.seen
 
 
-def own_figures(log: Path) -> list[float]:
+def own_figures(logs: Path) -> list[float]:
+    (log,) = logs.glob("launch*.log")
     return [float(each) for each in re.findall(r"tokens/s ([\d.]+)", log.read_text())]
 
 
@@ -287,8 +288,7 @@ def test_the_rate_is_the_script_s_own(lab: Labs, tmp_path: Path) -> None:
     one = lab(own("plain", "--sample-s 0.005"), micro_batch="2")
     result = one.probe(rule=replace(RULE, timed_steps=60))
     step_s = [*result.reported.warmup_step_s, *result.reported.step_s]  # from the second step on
-    (log,) = tmp_path.glob("launch*.log")
-    figure = own_figures(log)[1]
+    figure = own_figures(tmp_path)[1]
     assert 20 * 64 / sum(step_s[19:39]) == pytest.approx(figure, rel=0.03)
 
 
@@ -361,8 +361,7 @@ def test_a_step_has_its_part_of_the_rollout_that_it_learns_from(lab: Labs, tmp_p
         8.0, ["a rollout every 4 steps: a step's time has its part of it"]
     )  # fmt: skip
     cycle_s = [*result.reported.warmup_step_s, *result.reported.step_s]  # from the fifth step on
-    (log,) = tmp_path.glob("launch*.log")
-    assert 8 / statistics.fmean(cycle_s[4:9]) == pytest.approx(own_figures(log)[1], rel=0.03)
+    assert 8 / statistics.fmean(cycle_s[4:9]) == pytest.approx(own_figures(tmp_path)[1], rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -562,9 +561,9 @@ def test_a_script_on_a_gpu_is_timed_and_its_memory_is_the_device_s(tmp_path: Pat
     step_s = [*result.reported.warmup_step_s, *result.reported.step_s]
     assert peaks.device_bytes > peaks.reserved_bytes >= peaks.allocated_bytes > 2**26
     assert peaks.device_bytes - peaks.reserved_bytes < 4 * 2**30  # the context
-    (log,) = tmp_path.glob("launch*.log")
+    figures = own_figures(tmp_path)
     if not emulating():  # whose steps take the time of the card, and the script has the host's
-        assert 20 * 16 * 512 / sum(step_s[19:39]) == pytest.approx(own_figures(log)[1], rel=0.03)
+        assert 20 * 16 * 512 / sum(step_s[19:39]) == pytest.approx(figures[1], rel=0.03)
 
 
 @pytest.mark.gpu
