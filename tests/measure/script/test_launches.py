@@ -306,27 +306,19 @@ def test_a_loader_that_costs_nothing_is_not_waited_for(lab: Labs) -> None:
 TORCHRUN = f"{BIN}/torchrun --nproc-per-node=2 {OWN}"
 SIZES = "--device-batch-size={micro_batch} --len {seq_len} --out {out}"
 HOW = {
-    "hf": (own("hf", "--out {out}"), 1),
     "t5": (own("t5", "--out {out}"), 1),
     "accelerate": (
         f"{BIN}/accelerate launch --config_file {{accelerate_config}} {OWN} accelerate {SIZES}",
         1,
     ),
-    "lightning": (own("lightning", "--out {out}"), 1),
     "torchrun": (f"{BIN}/torchrun --nproc-per-node 2 {PLAIN.partition(' ')[2]}", 2),
     "hf on 2": (f"{TORCHRUN} hf {SIZES}", 2),
-    "t5 on 2": (f"{TORCHRUN} t5 {SIZES}", 2),
     "accelerate on 2": (f"{TORCHRUN} accelerate {SIZES}", 2),
     "lightning on 2": (own("lightning", "--devices 2 --out {out}"), 2),
 }
-TWICE = {"hf", "accelerate", "t5 on 2", "lightning"}
-"""Whose framework another one has, too."""
 
 
-@pytest.mark.parametrize(
-    "how",
-    [pytest.param(how, marks=pytest.mark.campaign) if how in TWICE else how for how in HOW],
-)
+@pytest.mark.parametrize("how", HOW)
 def test_frameworks_are_seen_as_they_are(lab: Labs, how: str) -> None:
     script, ranks = HOW[how]
     more = {"world_size": "2"} if how == "lightning on 2" else {}
