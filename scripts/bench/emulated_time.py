@@ -11,7 +11,6 @@ collectives take no time. Needs torch's CUDA build, sentencepiece and pandas, an
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 import statistics
@@ -31,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from plan import in_this_process
 from published.rows import texts_of
 from published.tokens import prepare
-from shared import ROOT, machine, run, say, searched, study_on, table, tau, versions
+from shared import ROOT, machine, rows_in, run, say, searched, study_on, table, tau, versions
 
 from autotune.advise.plan.expected import PlanRequest, plan
 from autotune.device.cards import parse_gpus
@@ -117,7 +116,7 @@ def studied(only: str) -> Iterator[Compared]:
     """The runs of speed.csv."""
     runs = pd.read_csv(PUBLIC / "memory.csv").set_index("id", drop=False)
     helpers = in_this_process()
-    for speed in csv.DictReader((PUBLIC / "speed.csv").open()):
+    for speed in rows_in(PUBLIC / "speed.csv"):
         name = f"{speed['id']} micro {speed['micro_batch']}"
         if only not in name:
             continue

@@ -9,14 +9,13 @@ peft are real, kernels do nothing. Nothing is fitted to a row. The exit code is 
 
 from __future__ import annotations
 
-import csv
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
-from shared import ROOT, machine, run, say, table, versions
+from shared import ROOT, machine, rows_in, run, say, table, versions
 
 from autotune.device.emulated.emulation import Emulation
 from autotune.space.models import FAMILIES
@@ -95,8 +94,7 @@ def lines(rows: list[dict[str, str]]) -> Iterator[list[str]]:
 
 def main(only: str = "", row: str = "") -> None:
     """Print the table of the rows whose ids begin with `only`; of one `row` its bytes."""
-    with ROWS.open() as file:
-        rows = [each for each in csv.DictReader(file) if each["id"].startswith(only)]
+    rows = [each for each in rows_in(ROWS) if each["id"].startswith(only)]
     if row:
         print(json.dumps(weigh(next(each for each in rows if each["id"] == row))))
         return

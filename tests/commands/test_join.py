@@ -57,6 +57,8 @@ def test_what_joins_has_the_options_of_the_study_and_a_folder_of_its_own(tune: T
         mine["options"].pop(name)
     assert mine["options"] == first["options"]
     assert (mine["study_name"], mine["folder"]) == (first["study_name"], "mine")
+    first, mine = (json.loads(Path(each, "best.json").read_text()) for each in ("study", "mine"))
+    assert mine | {"provenance": None} == first | {"provenance": None}
     assert (
         records_in(Folder(Path("mine")))[0].candidate
         == records_in(Folder(Path("study")))[0].candidate

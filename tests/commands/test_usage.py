@@ -72,6 +72,8 @@ WRONG: list[tuple[list[str], str]] = [
     (["export", "study", "--out", "file"], "--out file: "),
     (["check"], "check: no file given"),
     (["--device", "tpu"], "--device tpu: "),
+    (["--model", "factory:mine"], "write factory:package.module:function"),
+    (["--model", "factory:mine:"], "write factory:package.module:function"),
     (["--device", "replay:none.csv", "--log", "tensorboard,mlflow"],
      "--log mlflow: unknown; known: tensorboard, wandb-offline"),
     (["--model", "t5-small", "--image-size", "224x224"],

@@ -55,6 +55,7 @@ def test_ranks_of_any_engine_evaluate_and_save(engine: str, save: str, tmp_path:
         "--eval-batch", "64", "--save", save, "--out", tmp_path / "study",
     )  # fmt: skip
     best = Best.read(tmp_path / "study" / "best.json")
+    assert (best.config.engine, best.config.zero_stage) == (engine, int(stage))
     assert (best.unseen, best.phase_args) == ((), True)
     phases = best.measured.phases
     assert phases is not None

@@ -30,6 +30,14 @@ def loss_of(model, ids=ids):
 def net():
     return nn.Sequential(nn.Embedding(64, 8), nn.Linear(8, 64))
 """
+"""What most programs begin with."""
+
+
+def of_model(folder: Path, program: str, code: int = 0, **environment: str) -> Told:
+    """What the process of `program` says, which has the model and ends with that code."""
+    (told,), ended, out = watched(folder, MODEL + textwrap.dedent(program), **environment)
+    assert ended == code, out
+    return told
 
 
 @pytest.mark.parametrize(
@@ -93,9 +101,7 @@ def test_a_process_dials_before_torch_is_imported(tmp_path: Path) -> None:
     assert [type(each) for each in told.messages] == [Hello]
 
 
-STEPS = (
-    MODEL
-    + """
+STEPS = """
 import _autotune_hook, autotune
 from torch.utils.checkpoint import checkpoint
 
@@ -153,17 +159,13 @@ def fails():
         raise OwnError("of two\\nlines") from error
 fails()
 """
-)
 SHAPED, ACCUMULATED, SEEN, SAID = 4, 6, 4, 2
 """Steps of the parts of that program, as they are told."""
 
 
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    told, code, _ = watched(tmp_path_factory.mktemp("steps"), STEPS, RANK="5")
-    assert code == 1
-    (process,) = told
-    return process
+    return of_model(tmp_path_factory.mktemp("steps"), STEPS, 1, RANK="5")
 
 
 def test_batches_show_in_the_graph_of_many_kinds_of_model(steps: Told) -> None:
@@ -175,9 +177,7 @@ def test_a_step_is_one_whatever_steps_and_recomputes_inside(steps: Told) -> None
     assert steps.micro_steps[SHAPED:][:ACCUMULATED] == [4] * ACCUMULATED
 
 
-SEVERAL = (
-    MODEL
-    + """
+SEVERAL = """
 import _autotune_hook
 _autotune_hook.LOOK_SHARE = 0.0  # no looks but the first ones
 
@@ -200,12 +200,11 @@ frozen[0].requires_grad_(False)
 _autotune_hook.LOOK_SHARE = 1.0
 train(frozen, two)
 """
-)
 
 
 @pytest.mark.slow
 def test_several_losses_of_one_batch_are_one_micro_step(tmp_path: Path) -> None:
-    (process,), _, _ = watched(tmp_path, SEVERAL)
+    process = of_model(tmp_path, SEVERAL)
     # The first step of all is not told.
     assert process.micro_steps == [4] * 5 + [4] * 6
     assert process.shapes == [[[3, 16]]] * len(process.shapes)
@@ -223,13 +222,12 @@ def test_batches_that_vary_are_looked_at_more_often(
             loss_of(model, ids[:, :{lengths}[i % 2]]).backward()
             torch.optim.SGD(model.parameters(), lr=1e-3).step()
     """
-    (told,), _, _ = watched(tmp_path, MODEL + textwrap.dedent(program))
-    assert len(told.shapes) == looks
+    assert len(of_model(tmp_path, program).shapes) == looks
 
 
-WAYS = (
-    MODEL
-    + """
+WAYS = """
+import _autotune_hook
+_autotune_hook.LOOK_SHARE = 1.0  # chunks are told by a look
 model = net()
 held = list(model.parameters())
 stepper = torch.optim.SGD(held)
@@ -263,7 +261,6 @@ for _ in range(4):
             create_graph=False, inputs=tuple(), allow_unreachable=True, accumulate_grad=True)
     stepper.step()
 """
-)
 ASKED, CHUNKED, ENGINE = [2, 2, 2, 1, 1, 1], [2] * 4, [2] * 4
 """Micro-steps: of gradients that are asked for, which count where nothing else did; of chunks as
 torchtitan has them, whose own passes go through the head alone; and as Megatron-LM calls the
@@ -271,7 +268,7 @@ engine, whose outputs are freed by then."""
 
 
 def test_ways_of_going_back_are_micro_steps(tmp_path: Path) -> None:
-    (process,), _, _ = watched(tmp_path, WAYS)
+    process = of_model(tmp_path, WAYS)
     assert process.micro_steps == [*ASKED, *CHUNKED, *ENGINE][1:]
     assert all(shapes == [[3, 16]] for shapes in process.shapes)
     assert process.seen[-1].trainable == 64 * 8 + 8 * 64 + 64
@@ -307,8 +304,7 @@ def test_a_batch_whose_embedding_is_frozen_shows_between_the_layers(tmp_path: Pa
             stepper.zero_grad()
             stepper.step()
     """
-    (told,), code, _ = watched(tmp_path, MODEL + textwrap.dedent(program))
-    assert code == 0
+    told = of_model(tmp_path, program)
     assert told.shapes == [[[3, 16]], [[3, 16]], [[3]]]
 
 
@@ -332,8 +328,7 @@ def test_other_views_between_layers_are_no_batches(tmp_path: Path) -> None:
             nn.functional.cross_entropy(said.view(-1, 64), labels.flatten()).backward()
             torch.optim.SGD(model.parameters()).step()
     """
-    (told,), code, _ = watched(tmp_path, MODEL + textwrap.dedent(program))
-    assert code == 0
+    told = of_model(tmp_path, program)
     assert told.shapes in ([[[3, 16]], [[3]]], [[[3, 16]], [[1, 3]]])
 
 
@@ -354,8 +349,7 @@ def test_a_model_that_will_not_be_looked_at_is_timed_all_the_same(tmp_path: Path
             loss_of(model).backward()
             stepper.step()
     """
-    (told,), code, _ = watched(tmp_path, MODEL + textwrap.dedent(program))
-    assert code == 0
+    told = of_model(tmp_path, program)
     assert told.seen[-1].ended == 3
 
 
@@ -373,8 +367,7 @@ def test_what_is_frozen_beside_what_is_trained_is_counted(tmp_path: Path) -> Non
             (loss_of(model) - loss_of(teacher)).backward()
             stepper.step()
     """
-    (told,), code, _ = watched(tmp_path, MODEL + textwrap.dedent(program))
-    assert code == 0
+    told = of_model(tmp_path, program)
     assert told.seen[-1].frozen == 64 * 8
     assert told.seen[-1].trainable == 8 * 64 + 64
 
@@ -528,49 +521,38 @@ def test_a_look_computes_no_checkpoint_again(tmp_path: Path) -> None:
 
 
 def test_compiled_models_are_seen(tmp_path: Path) -> None:
-    program = (
-        MODEL
-        + """
-model = torch.compile(net())
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-for _ in range(3):
-    loss_of(model).backward()
-    optimizer.step()
-"""
-    )
-    ((process,), code, _) = watched(tmp_path, program)
-    assert code == 0
+    program = """
+        model = torch.compile(net(), backend="aot_eager")
+        compiled = torch.compile(loss_of, backend="aot_eager")
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for _ in range(3):
+            compiled(model).backward()
+            optimizer.step()
+    """
+    process = of_model(tmp_path, program)
     assert process.micro_steps == [1, 1]
     assert [3, 16] in process.shapes[0]
 
 
-FAILS = """
-import _autotune_hook
-def fails(*_):
-    raise TypeError("of the hook's own")
-_autotune_hook._look = fails
-model = net()
-optimizer = torch.optim.SGD(model.parameters())
-for _ in range(3):
-    loss_of(model).backward()
-    optimizer.step()
-print("trained", flush=True)
-"""
-
-
 @pytest.mark.slow
 def test_what_fails_in_it_fails_nothing_of_the_script(tmp_path: Path) -> None:
-    told, code, out = watched(tmp_path, MODEL + FAILS)
-    assert code == 0
-    assert "trained" in out
-    (process,) = told
+    program = """
+        import _autotune_hook
+        def fails(*_):
+            raise TypeError("of the hook's own")
+        _autotune_hook._look = fails
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters())
+        for _ in range(3):
+            loss_of(model).backward()
+            optimizer.step()
+    """
+    process = of_model(tmp_path, program)
     assert process.seen[-1].ended == 3
     assert process.left.error == ""
 
 
-TRAINER = (
-    MODEL
-    + """
+TRAINER = """
 from autotune.callbacks import transformers_callback
 from transformers import T5Config, T5ForConditionalGeneration, Trainer, TrainingArguments
 
@@ -586,10 +568,7 @@ Trainer(
     callbacks=[transformers_callback()],
 ).train()
 """
-)
-LIGHTNING = (
-    MODEL
-    + """
+LIGHTNING = """
 import lightning
 from autotune.callbacks import lightning_callback
 
@@ -607,7 +586,6 @@ lightning.Trainer(
     callbacks=[lightning_callback()],
 ).fit(Module(), torch.utils.data.DataLoader(ids.repeat(40, 1), batch_size=3))
 """
-)
 
 
 @pytest.mark.slow
@@ -617,7 +595,6 @@ lightning.Trainer(
     ids=["transformers", "lightning"],
 )
 def test_a_trainer_step_is_said_once(tmp_path: Path, program: str, shape: list[list[int]]) -> None:
-    ((process,), code, _) = watched(tmp_path, program)
-    assert code == 0
+    process = of_model(tmp_path, program)
     assert process.micro_steps == [2] * 5
     assert process.shapes[:2] == [shape] * 2

@@ -93,10 +93,20 @@ def test_what_happens_in_every_step_is_part_of_it(tmp_path: Path) -> None:
     assert len(steps) == 9  # none is lost
 
 
-def test_what_happens_in_every_other_step_is_part_of_it(tmp_path: Path) -> None:
-    """As the steps of a GAN's discriminator, which need a batch of the generator's."""
-    told = told_of(tmp_path, "if number % 2 == 0: evaluate()")
-    assert counts(told) == {}
+@pytest.mark.parametrize(
+    ("before", "between"),
+    [
+        # As the steps of a GAN's discriminator, which need a batch of the generator's.
+        ("", "if number % 2 == 0: evaluate()"),
+        ("", "loss().backward(); evaluate(); loss().backward(); optimizer.step()"),
+        ("model.eval(); evaluate(); model.train()", "pass"),  # of one sample
+    ],
+    ids=["every other step", "between micro-steps", "before the first step"],
+)
+def test_what_comes_with_steps_or_before_them_is_no_evaluation(
+    tmp_path: Path, before: str, between: str
+) -> None:
+    assert counts(told_of(tmp_path, between, before)) == {}
 
 
 @pytest.mark.parametrize(
@@ -139,19 +149,6 @@ def test_evaluation_is_seen_wherever_the_training_runs(tmp_path: Path, main: str
     loop = f"for number{loop}".strip().replace("\n", "\n    ")
     (told, *_), code, out = watched(tmp_path, f"{head}def train():\n    {loop}\n{main}\n")
     assert (code, counts(told)) == (0, {"evaluate": 2}), out
-
-
-def test_a_forward_pass_without_gradients_between_micro_steps_is_part_of_the_step(
-    tmp_path: Path,
-) -> None:
-    told = told_of(tmp_path, "loss().backward(); evaluate(); loss().backward(); optimizer.step()")
-    assert counts(told) == {}
-
-
-def test_evaluation_before_the_first_step_does_not_count_as_seen(tmp_path: Path) -> None:
-    """It may be one sample that is generated."""
-    told = told_of(tmp_path, "pass", before="model.eval(); evaluate(); model.train()")
-    assert counts(told) == {}
 
 
 RAISED = """

@@ -23,18 +23,14 @@ from autotune.result.folder import manifest
 from autotune.result.folder.folder import Folder
 from autotune.result.folder.journal import records_in
 from autotune.result.folder.storage import place_of, storage_of
-from tests.support.hostile import HostileStudy
+from tests.support.hostile import QUICK_SPACE, HostileStudy
 from tests.support.postgres import Server
 
 pytestmark = pytest.mark.slow
 
 SOON = {"QUICK_BEAT_S": "1"}
 """For what has to notice that a process died; a busy machine lets a process miss quicker beats."""
-SPACE = [
-    "--device", "cpu", "--depth", "1,2", "--seq-len", "64,96,256", "--micro-batch", "1,2,4",
-    "--gpt", "vocab_size=512", "--capacity", "230MiB", "--ceiling", "95%", "--sampler", "grid",
-    "--finals", "2", "--budget", "10m",
-]  # fmt: skip
+SPACE = [*QUICK_SPACE, "--budget", "10m"]
 
 
 class Team:
@@ -212,16 +208,6 @@ def test_two_processes_share_a_file_of_sqlite(team: Teams, tmp_path: Path) -> No
     two.ended(0, 0)
     assert set(two.asked().values()) == {1}
     assert len({trial.user_attrs["owner"] for trial in two.trials()}) == 2
-    first, second = two.results(0, 1)
-    assert first == second
-
-
-def test_a_study_that_ended_is_joined_for_its_result(team: Teams, tmp_path: Path) -> None:
-    two = team(f"sqlite:///{tmp_path}/studies.db")
-    two.begin()
-    two.ended(0)
-    two.join()
-    two.ended(0, 0)
     first, second = two.results(0, 1)
     assert first == second
 

@@ -37,6 +37,7 @@ from tests.support.records import space
 
 Run = tuple[int, str, str]
 Tune = Callable[..., Run]
+ROWS = [recorded.row(candidate) for candidate in space(micro_batch=(1, 8)).candidates]
 
 
 class Died(BaseException):
@@ -49,7 +50,7 @@ def tune(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any) -
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    recorded.write(here / "grid.csv")
+    recorded.write(here / "grid.csv", ROWS)
 
     def tune(*argv: str) -> Run:
         code = main(list(argv))
@@ -66,7 +67,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a study that came to its end."""
     here = tmp_path_factory.mktemp("ended")
     with chdir(here):
-        recorded.write(Path("grid.csv"))
+        recorded.write(Path("grid.csv"), ROWS)
         assert main([*NEW]) == ExitCode.FOUND
     return here / "study"
 
@@ -171,6 +172,7 @@ def test_where_no_final_fits_the_line_that_makes_them_is_told_and_does(
         return replace(probe(self, job, deadline), group_start_s=55.0)
 
     monkeypatch.setattr(Replay, "run", slow)
+    recorded.write(Path("grid.csv"))
     _, stdout, _ = tune(*NEW[:4], "--sampler", "grid", "--budget", "110s")
     assert not Best.read(Path("study/best.json")).confirmed
     told = re.search(r"a final takes (\d+) s: autotune (--resume study --budget \d+m)\n", stdout)
@@ -371,7 +373,7 @@ def test_what_can_be_made_anew_is(ended: None, tune: Tune, name: str) -> None:
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert tune("--resume", "study", "--budget", "1m")[0] == ExitCode.FOUND
     assert path.exists()
-    assert len(rows()) == len(space().candidates) + 2
+    assert len(rows()) == len(ROWS) + 2
 
 
 @pytest.mark.parametrize(

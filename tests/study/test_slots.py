@@ -20,9 +20,8 @@ from autotune.study.predict.memory import Prediction
 from autotune.study.records import SUSPICIOUS_LOSSES
 from autotune.study.why_nothing import why_nothing
 from autotune.study.work import Work
-from autotune.wire.budget import VirtualTime
 from tests.support.records import space
-from tests.support.scripted import Listener, ok
+from tests.support.scripted import Listener
 from tests.support.studies import Answer, Killed, Run, killing, open_journal, saturating
 
 SPACE = space(micro_batch=(1, 8))
@@ -191,31 +190,7 @@ def test_groups_in_turns_have_their_time(tmp_path: Path, monkeypatch: pytest.Mon
     assert slots.queue_s(10.0) == 0.0
 
 
-def gone_after(jobs: int, answer: Answer = saturating) -> Answer:
-    """`answer`, on nodes that are all gone when so many jobs were begun."""
-    left = iter(range(jobs))
-
-    def until(job: Job) -> Result:
-        if next(left, None) is None:
-            raise NoNodesError("node n1 is gone")
-        return answer(job)
-
-    return until
-
-
-def test_a_slot_whose_nodes_are_gone_is_left_out_and_the_others_go_on(tmp_path: Path) -> None:
-    gone = threading.Event()
-
-    def answer(job: Job) -> Result:
-        if not gone.is_set():
-            gone.set()
-            raise NoNodesError("node n1 is gone")
-        return saturating(job)
-
-    run = Run(tmp_path, answer, SPACE, slots=2, sampler="grid")
-    assert {c for c, v in run.verdicts().items() if v == Verdict.OK} == set(SPACE.candidates)
-    assert "node n1 is gone; 1 of the groups go on" in run.listener.notes
-    assert run.study.lost == ""
+GONE = NoNodesError("node n1 is gone")
 
 
 def test_however_many_slots_go_at_once_nothing_is_given_up(tmp_path: Path) -> None:
@@ -223,22 +198,24 @@ def test_however_many_slots_go_at_once_nothing_is_given_up(tmp_path: Path) -> No
 
     def answer(job: Job) -> Result:
         if next(left, None) is not None:
-            raise NoNodesError("node n1 is gone")
+            raise GONE
         return saturating(job)
 
     run = Run(tmp_path, answer, SPACE, slots=6, sampler="grid")
     assert {c for c, v in run.verdicts().items() if v == Verdict.OK} == set(SPACE.candidates)
+    assert "node n1 is gone; 1 of the groups go on" in run.listener.notes
+    assert run.study.lost == ""
 
 
 def test_where_no_node_is_left_the_study_ends_with_what_it_has(tmp_path: Path) -> None:
-    run = Run(tmp_path, gone_after(3), SPACE, slots=2, sampler="grid")
+    run = Run(tmp_path, killing(3, error=GONE), SPACE, slots=2, sampler="grid")
     assert run.choice
     assert run.study.lost == "node n1 is gone"
     assert "nothing more can be run: node n1 is gone" in run.listener.notes
 
 
 def test_where_no_node_is_left_and_nothing_was_measured_it_says_why(tmp_path: Path) -> None:
-    run = Run(tmp_path, gone_after(0), SPACE, slots=2)
+    run = Run(tmp_path, killing(0, error=GONE), SPACE, slots=2)
     ended = why_nothing(run.records, SPACE, None, 60.0, lost=run.study.lost)
     assert ended.code == Ending.NO_MEASUREMENT
     assert ended.message == "nothing could be measured: node n1 is gone"
@@ -277,24 +254,3 @@ def test_final_rounds_of_a_candidate_rotate_over_the_slots(tmp_path: Path) -> No
         for each in run.runners
     ]
     assert min(rounds) >= 1
-
-
-@pytest.mark.slow
-def test_on_virtual_time_what_ends_first_is_told_first(tmp_path: Path) -> None:
-    def course(folder: Path) -> list[tuple[int | None, float]]:
-        now = VirtualTime()
-
-        def answer(job: Job) -> Result:
-            now.advance(float(job.candidate.tokens))
-            return ok(1e-3 * job.candidate.tokens)
-
-        run = Run(folder, answer, space(), now=now, slots=3, sampler="grid")
-        ended = [
-            r.outcome.started_s + r.outcome.probe_s for r in run.told if r.purpose == "search"
-        ]
-        assert ended == sorted(ended)
-        work_s = sum(float(c.tokens) for c in space().candidates)
-        assert ended[-1] < work_s / 2.5
-        return [(r.number, r.outcome.started_s) for r in run.told]
-
-    assert course(tmp_path / "a") == course(tmp_path / "b")

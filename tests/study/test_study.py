@@ -231,8 +231,7 @@ def test_the_opening_varies_one_axis_of_the_middle_build_at_a_time(run: Runs) ->
 )
 def test_what_ran_over_a_limit_does_not_fit(run: Runs, peaks: Any, verdict: Verdict) -> None:
     def answer(job: Job) -> Result:
-        report = ok(0.1).report
-        assert report is not None
+        report = ok(0.1).reported
         return Result(
             verdict=Verdict.OK, report=replace(report, peaks=replace(report.peaks, **peaks))
         )
@@ -728,21 +727,9 @@ def test_trials_csv_has_a_row_per_trial_and_final(run: Runs) -> None:
 def test_a_stop_keeps_what_was_measured_and_says_its_part(
     run: Runs, probes: int, part: str | None
 ) -> None:
-    done = run(stop_at(probes), trials=4)
+    done = run(killing(probes, error=StopRequestedError()), trials=4)
     assert done.study.stopped_in == part
     assert ("stopped by the user" in done.listener.notes) == (len(done.told) == probes)
-
-
-def stop_at(probes: int) -> Callable[[Job], Result]:
-    seen: list[Job] = []
-
-    def answer(job: Job) -> Result:
-        seen.append(job)
-        if len(seen) > probes:
-            raise StopRequestedError
-        return saturating(job)
-
-    return answer
 
 
 def test_the_result_is_published_at_every_new_incumbent(run: Runs) -> None:

@@ -19,6 +19,7 @@ from autotune.measure.testbed.scripted import Scripted
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from autotune.space.space import Space
+from autotune.wire.reports import Ran
 from autotune.wire.stopping import Phase, Rule
 from tests.support import defaults
 from tests.support.pools import RULE
@@ -39,6 +40,13 @@ def space_of(script: str, device: Device | None = None, /, **more: str) -> Space
     """As on two cores or more: one core is refused four ranks."""
     with patch.object(scripted, "cores", lambda: max(2, cores())):
         return Scripted(device or CpuDevice(), "cpu").space(options(script, **more))
+
+
+def seen(result: Result) -> Ran:
+    """What of its script was seen."""
+    ran = result.reported.ran
+    assert ran is not None
+    return ran
 
 
 class Lab:

@@ -162,6 +162,3 @@ def no_list(spec: BuildSpec) -> OwnModel:
 
 def names(spec: BuildSpec) -> OwnModel:
     return OwnModel(module=Net(spec), make_batch=batch, loss=loss, blocks="ab")  # type: ignore[arg-type]
-
-
-number = 3

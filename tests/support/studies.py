@@ -38,14 +38,15 @@ class Killed(BaseException):
     """Stands for a power failure within a process."""
 
 
-def killing(after: int, answer: Answer = saturating) -> Answer:
-    """`answer`, until the process dies in the job that comes after so many."""
+def killing(after: int, answer: Answer = saturating, error: BaseException | None = None) -> Answer:
+    """`answer`, until the process dies in the job that comes after so many, or `error` is raised
+    from then on."""
     jobs: list[Job] = []
 
     def until(job: Job) -> Result:
         jobs.append(job)
         if len(jobs) > after:
-            raise Killed
+            raise error or Killed
         return answer(job)
 
     return until

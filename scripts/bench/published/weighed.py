@@ -29,7 +29,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from shared import ROOT, machine, run, say, table
+from shared import ROOT, machine, rows_in, run, say, table
 
 from published import calculators
 from published.tokens import fill, prepare
@@ -107,8 +107,7 @@ _GPT_2 = 50257
 
 def main(sources: Path, interpreters: Path, only: str = "", again: bool = False) -> None:
     """Weigh the missing rows, and print the tables."""
-    with ROWS.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_in(ROWS)
     with tempfile.TemporaryDirectory() as name:
         for row in rows:
             if row["id"].startswith(only) and (again or not row["torch_here"]):

@@ -29,12 +29,11 @@ from autotune.measure.script.launches import _memory, _saw
 from autotune.space.outcome import Verdict
 from autotune.wire.emulated import emulating
 from autotune.wire.hook import Left
-from autotune.wire.reports import Ran
 from autotune.wire.stopping import Phase
 from tests.support import rapl
 from tests.support.choice import campaign
 from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml
-from tests.support.launches import BIN, OWN, PLAIN, PYTHON, Lab
+from tests.support.launches import BIN, OWN, PLAIN, PYTHON, Lab, seen
 from tests.support.pools import RULE
 
 pytestmark = pytest.mark.slow
@@ -54,19 +53,13 @@ def own(how: str, *words: str) -> str:
     return " ".join([f"{PYTHON} {OWN} {how} --batch {{micro_batch}} --len {{seq_len}}", *words])
 
 
-def seen(result: Result) -> Ran:
-    """What of its script was seen."""
-    assert result.report is not None, result.reason
-    assert result.report.ran is not None
-    return result.report.ran
-
-
 def ran(result: Result) -> tuple[float, float, int, bool]:
     found = seen(result)
     return found.samples, found.tokens, found.micro_steps, found.seen
 
 
-def own_figures(log: Path) -> list[float]:
+def own_figures(logs: Path) -> list[float]:
+    (log,) = logs.glob("launch*.log")
     return [float(each) for each in re.findall(r"tokens/s ([\d.]+)", log.read_text())]
 
 
@@ -191,8 +184,7 @@ def test_where_the_budget_ends_after_few_steps_these_are_its_measurement(
     result = one.probe(rule=rule)
     assert result.verdict == Verdict.OK, result.reason
     assert "the budget ended during this probe; it made " in result.reason
-    assert result.report is not None
-    assert 2 <= len(result.report.step_s) < 1000
+    assert 2 <= len(result.reported.step_s) < 1000
 
 
 def test_where_the_budget_ends_after_one_step_it_is_said_what_took_the_time(
@@ -295,17 +287,14 @@ def test_steps_that_a_loss_s_scale_leaves_out_are_none(lab: Labs) -> None:
 def test_the_rate_is_the_script_s_own(lab: Labs, tmp_path: Path) -> None:
     one = lab(own("plain", "--sample-s 0.005"), micro_batch="2")
     result = one.probe(rule=replace(RULE, timed_steps=60))
-    assert result.report is not None
-    step_s = [*result.report.warmup_step_s, *result.report.step_s]  # from the second step on
-    (log,) = tmp_path.glob("launch*.log")
-    figure = own_figures(log)[1]
+    step_s = [*result.reported.warmup_step_s, *result.reported.step_s]  # from the second step on
+    figure = own_figures(tmp_path)[1]
     assert 20 * 64 / sum(step_s[19:39]) == pytest.approx(figure, rel=0.03)
 
 
 def test_what_a_loader_takes_is_waited_for(lab: Labs) -> None:
     result = lab(own("plain", "--sample-s 0.05"), micro_batch="2").probe()
-    assert result.report is not None
-    step_s = statistics.fmean(result.report.step_s)
+    step_s = statistics.fmean(result.reported.step_s)
     assert 0.099 / step_s < seen(result).waiting_share < 1
 
 
@@ -317,27 +306,19 @@ def test_a_loader_that_costs_nothing_is_not_waited_for(lab: Labs) -> None:
 TORCHRUN = f"{BIN}/torchrun --nproc-per-node=2 {OWN}"
 SIZES = "--device-batch-size={micro_batch} --len {seq_len} --out {out}"
 HOW = {
-    "hf": (own("hf", "--out {out}"), 1),
     "t5": (own("t5", "--out {out}"), 1),
     "accelerate": (
         f"{BIN}/accelerate launch --config_file {{accelerate_config}} {OWN} accelerate {SIZES}",
         1,
     ),
-    "lightning": (own("lightning", "--out {out}"), 1),
     "torchrun": (f"{BIN}/torchrun --nproc-per-node 2 {PLAIN.partition(' ')[2]}", 2),
     "hf on 2": (f"{TORCHRUN} hf {SIZES}", 2),
-    "t5 on 2": (f"{TORCHRUN} t5 {SIZES}", 2),
     "accelerate on 2": (f"{TORCHRUN} accelerate {SIZES}", 2),
     "lightning on 2": (own("lightning", "--devices 2 --out {out}"), 2),
 }
-TWICE = {"hf", "accelerate", "t5 on 2", "lightning"}
-"""Whose framework another one has, too."""
 
 
-@pytest.mark.parametrize(
-    "how",
-    [pytest.param(how, marks=pytest.mark.campaign) if how in TWICE else how for how in HOW],
-)
+@pytest.mark.parametrize("how", HOW)
 def test_frameworks_are_seen_as_they_are(lab: Labs, how: str) -> None:
     script, ranks = HOW[how]
     more = {"world_size": "2"} if how == "lightning on 2" else {}
@@ -368,13 +349,11 @@ def test_a_step_has_its_part_of_the_rollout_that_it_learns_from(lab: Labs, tmp_p
     one = lab(f"{PYTHON} {OWN} grpo --batch {{micro_batch}} --out {{out}}", micro_batch="8",
               seq_len="")  # fmt: skip
     result = one.probe(rule=replace(RULE, timed_steps=9), limit_s=600.0)
-    assert result.report is not None, result.reason
     assert (seen(result).samples, one.notes) == (
         8.0, ["a rollout every 4 steps: a step's time has its part of it"]
     )  # fmt: skip
-    cycle_s = [*result.report.warmup_step_s, *result.report.step_s]  # from the fifth step on
-    (log,) = tmp_path.glob("launch*.log")
-    assert 8 / statistics.fmean(cycle_s[4:9]) == pytest.approx(own_figures(log)[1], rel=0.03)
+    cycle_s = [*result.reported.warmup_step_s, *result.reported.step_s]  # from the fifth step on
+    assert 8 / statistics.fmean(cycle_s[4:9]) == pytest.approx(own_figures(tmp_path)[1], rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -391,13 +370,6 @@ def test_deepspeed_reads_its_configuration(lab: Labs, stage: str, ranks: int) ->
     result = one.probe()
     assert result.verdict == Verdict.OK, result.reason
     assert ran(result) == (8.0, 256.0, 4 // ranks, True)
-
-
-def test_a_capacity_that_is_too_small_is_out_of_memory(lab: Labs) -> None:
-    one = lab(own("plain"), micro_batch="16384", seq_len="512", capacity_bytes="1GiB")
-    result = one.probe()
-    assert result.verdict == Verdict.OOM
-    assert not result.of_host
 
 
 @pytest.mark.parametrize(
@@ -418,7 +390,7 @@ def test_what_others_took_of_its_device_meanwhile_is_told(
     in_use = itertools.chain([3 * GIB, 9 * GIB, 7 * GIB], itertools.repeat(after * GIB))
     monkeypatch.setattr(CpuDevice, "in_use_bytes", lambda device: (next(in_use),))
     result = one.probe()
-    assert result.verdict == verdict, result.reason
+    assert (result.verdict, result.of_host) == (verdict, False), result.reason
     taken = 2 * GIB if verdict == Verdict.OOM and after == 5 else 0
     assert result.foreign_bytes == taken
     if result.report is not None:
@@ -534,9 +506,8 @@ def test_energy_is_that_of_the_timed_steps(tmp_path: Path) -> None:
     one = Lab(tmp_path / "logs", own("plain"), CpuDevice(powercap=folder))
     with rapl.burning(folder):
         result = one.probe(rule=replace(RULE, timed_least_s=1.5))
-    assert result.report is not None
-    assert result.report.energy is not None
-    power_w = result.report.energy.joules / sum(result.report.step_s)
+    assert result.reported.energy is not None
+    power_w = result.reported.energy.joules / sum(result.reported.step_s)
     assert power_w == pytest.approx(rapl.WATTS, rel=0.1)
 
 
@@ -551,8 +522,7 @@ def test_sensors_are_read_in_timed_steps(tmp_path: Path, monkeypatch: pytest.Mon
     device.kind = "cuda"
     device.infos = tuple(replace(device.infos[0], uuid=gpu.uuid) for gpu in nvml.gpus)
     result = one.probe()
-    assert result.report is not None, result.reason
-    seen = result.report.conditions
+    seen = result.reported.conditions
     assert (seen.sm_clock_mhz, seen.power_w, seen.throttle_reasons) == (900, 700.0, heat)
     assert seen.thermally_throttled
 
@@ -579,13 +549,13 @@ def test_a_script_on_a_gpu_is_timed_and_its_memory_is_the_device_s(tmp_path: Pat
     result = one.probe(rule=replace(RULE, timed_steps=60))
     assert result.verdict == Verdict.OK, result.reason
     assert ran(result) == (16.0, 16.0 * 512, 1, True)
-    assert result.report is not None
-    peaks, step_s = result.report.peaks, [*result.report.warmup_step_s, *result.report.step_s]
+    peaks = result.reported.peaks
+    step_s = [*result.reported.warmup_step_s, *result.reported.step_s]
     assert peaks.device_bytes > peaks.reserved_bytes >= peaks.allocated_bytes > 2**26
     assert peaks.device_bytes - peaks.reserved_bytes < 4 * 2**30  # the context
-    (log,) = tmp_path.glob("launch*.log")
+    figures = own_figures(tmp_path)
     if not emulating():  # whose steps take the time of the card, and the script has the host's
-        assert 20 * 16 * 512 / sum(step_s[19:39]) == pytest.approx(own_figures(log)[1], rel=0.03)
+        assert 20 * 16 * 512 / sum(step_s[19:39]) == pytest.approx(figures[1], rel=0.03)
 
 
 @pytest.mark.gpu
@@ -646,9 +616,8 @@ def test_a_launch_for_phases_ends_once_it_saw_them_or_has_no_time(
     result = one.probe(phases=True)
     assert (result.verdict, lacks in result.reason) == (Verdict.OK, True), result.reason
     assert bool(result.reason) == bool(lacks)
-    assert result.report is not None
-    assert result.report.step_s == []
-    counts = {name: found.count for name, found in result.report.phases.items()}
+    assert result.reported.step_s == []
+    counts = {name: found.count for name, found in result.reported.phases.items()}
     assert counts["evaluate"] > 0
     assert bool(counts.get("save")) != bool(lacks)
 

@@ -11,7 +11,7 @@ from autotune.measure.script.replicas import Sharing, as_asked, sharing
 from autotune.space.outcome import Verdict
 from autotune.wire.hook import Place
 from tests.support.choice import campaign
-from tests.support.launches import PYTHON, Lab
+from tests.support.launches import PYTHON, Lab, seen
 from tests.support.programs import TESTS
 
 SCRIPT = TESTS / "support" / "parallel_script.py"
@@ -135,9 +135,7 @@ def test_samples_and_tokens_are_those_that_the_script_counts(
     launcher = "torch.distributed.run" if how == "ddp" else ""
     result = lab(tmp_path, how, ranks, words, launcher).probe()
     assert result.verdict is Verdict.OK, result.reason
-    assert result.report is not None
-    ran = result.report.ran
-    assert ran is not None
+    ran = seen(result)
     (log,) = tmp_path.glob("launch*.log")
     said = re.search(r"samples (\d+) tokens (\d+)", log.read_text())
     assert said is not None
@@ -158,10 +156,7 @@ def test_a_global_batch_is_reached_with_the_replicas_that_there_are(
     one = lab(tmp_path, "tp", 2, words, global_batch="16", **zero)
     # The first of all learns how many replicas there are, however it is told to accumulate.
     for launches in (2,) if zero else (2, 3):
-        result = one.probe()
-        assert result.report is not None, result.reason
-        ran = result.report.ran
-        assert ran is not None
+        ran = seen(one.probe())
         assert (ran.samples, ran.micro_steps, ran.data_parallel) == (16.0, 2, 1)
         assert len(list(tmp_path.glob("launch*.log"))) == launches
 
@@ -175,14 +170,11 @@ def test_a_length_that_a_script_ignores_is_no_part_of_a_sequence(tmp_path: Path)
 @pytest.mark.slow
 def test_degrees_are_told_and_others_that_were_seen_count(tmp_path: Path) -> None:
     asked = {"tp": "2", "global_batch": "32"}
-    for how, seen, micro_steps in (("tp", {"dp": 2, "tp": 2}, 2), ("ddp", {"dp": 4}, 1)):
+    for how, degrees, micro_steps in (("tp", {"dp": 2, "tp": 2}, 2), ("ddp", {"dp": 4}, 1)):
         (folder := tmp_path / how).mkdir()
         one = lab(folder, how, 4, "--accum {grad_accum} --degree {tp}", **asked)
-        result = one.probe()
-        assert result.report is not None, result.reason
-        ran = result.report.ran
-        assert ran is not None
-        assert (ran.samples, ran.micro_steps, ran.degrees) == (32.0, micro_steps, seen)
+        ran = seen(one.probe())
+        assert (ran.samples, ran.micro_steps, ran.degrees) == (32.0, micro_steps, degrees)
         ignores = how == "ddp"
         said = ["tp 2 was requested, but the ranks have tp 1"]
         assert [each for each in one.notes if "requested" in each] == said * ignores

@@ -131,7 +131,7 @@ def losing(journal: Journal, arrived: bool, monkeypatch: pytest.MonkeyPatch) -> 
 
 def run(folder: Path, answer: studies.Answer = studies.saturating, **options: Any) -> studies.Run:
     """One run of the study in `folder`, in the storage that its manifest names."""
-    stored = storage_of(Folder(folder), manifest.read(folder))
+    stored = stored_in(folder)
     return studies.Run(folder, answer, SPACE, storage=stored, **{"sampler": "grid"} | options)
 
 
@@ -159,8 +159,7 @@ def test_a_trial_is_told_at_once_or_not_at_all(tmp_path: Path, url: str | None) 
     begun(tmp_path / "study", url)
     done = run(tmp_path / "study", trials=1, finals=1)
     told = [t for t in done.journal.optuna_study.get_trials() if "outcome" in t.user_attrs]
-    optuna_study, where = done.journal.optuna_study, Folder(tmp_path / "study")
-    stored = storage_of(where, manifest.read(where.path))
+    optuna_study, stored = done.journal.optuna_study, stored_in(tmp_path / "study")
     with done.journal._together():
         optuna_study.set_user_attr("first", 1)
         optuna_study.set_user_attr("second", 2)
@@ -192,9 +191,7 @@ def test_a_trial_is_written_in_3_goes(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_trial_told_without_its_state_has_its_value(tmp_path: Path, url: str | None) -> None:
     begun(tmp_path / "study", url)
     run(tmp_path / "study", trials=1)
-    optuna_study, _ = storage_of(
-        Folder(tmp_path / "study"), manifest.read(tmp_path / "study")
-    ).open()
+    optuna_study, _ = stored_in(tmp_path / "study").open()
     [told] = [t for t in optuna_study.get_trials() if "outcome" in t.user_attrs]
     optuna_study.enqueue_trial(told.params)
     again = optuna_study.ask(told.distributions)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -48,10 +47,6 @@ def test_batch_sizes_multiply_to_the_global_batch(candidate: Candidate) -> None:
     found = of(candidate)
     micro, accum = found["train_micro_batch_size_per_gpu"], found["gradient_accumulation_steps"]
     assert micro * accum * WORKLOAD.world_size == found["train_batch_size"] == 256
-
-
-def test_the_config_is_plain_json() -> None:
-    assert json.loads(json.dumps(of(EVERY[-1]))) == of(EVERY[-1])
 
 
 def test_buckets_grow_with_the_model_and_stay_below_deepspeeds_defaults() -> None:
