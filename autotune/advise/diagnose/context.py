@@ -193,6 +193,11 @@ _CHANGE = re.compile(
     re.MULTILINE,
 )
 """Words of who changed a program, or wishes it: its failures are those that it no longer has."""
+_WISH = re.compile(
+    r"\bseems (?:that )?we need\b|\b(?:I|[Ww]e)(?:['’]d| would) (?:like|love)\b"
+    r"|\bwould be (?:nice|great|good|helpful)\b|\b[Aa]re there (?:any )?plans\b|\b[Aa]ny plans?\b"
+)
+"""Words of who wishes a change, and mostly met what it would mend."""
 _PERSON = re.compile(r"(?<![\w.\"“])(?:[Ii]|[Mm]y|[Mm]e|[Яя]|[Мм](?:не|еня|о[йя]))\b(?![./])")
 _TOLD = {
     "evaluation": re.compile(
@@ -309,6 +314,7 @@ class Context:
     """Whether a container's state says that it was not killed for memory."""
     is_change: bool = False
     """Whether it describes a change of a program."""
+    is_wish: bool = False
     prose: int = 0
     """Words in lines of sentences."""
     persons: int = 0
@@ -463,6 +469,7 @@ class Context:
             whole = whole.removeprefix("# ")  # a title, not a comment
         if line == 1:
             self.is_change |= bool(_CHANGE.search(whole.lstrip().split("· comment ·")[0]))
+        self.is_wish |= bool(_WISH.search(whole))
         self.prose += sum(OF_A_PAGE * (1 if issue else 4) for issue in _PAGE.findall(whole))
         self.persons += sum(map(whole.count, _AUTHOR))
         text = _COMMENT.sub("", whole)

@@ -12,7 +12,7 @@ from autotune.advise.diagnose.context import step_of, validated, validates
 from autotune.advise.diagnose.flags import launch_of
 from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.memory import BACKEND, PINNED, SPEAKERS, backend_in, ran_out, speaker
-from autotune.advise.diagnose.prefixes import LogLine, take_apart
+from autotune.advise.diagnose.prefixes import TEXTS, LogLine, take_apart
 from autotune.advise.diagnose.reading import Hit
 from autotune.advise.diagnose.talk import is_code, is_quoted, is_talk
 from autotune.advise.diagnose.wordings import BATCH_PART, DISK, FIRST, LAST, SHARED, Wording
@@ -112,9 +112,13 @@ class Event:
     @property
     def is_instance(self) -> bool:
         """Whether it is from a real run: it has numbers, a time, a rank or a trace."""
-        numbers = _INSTANCE.search(self.text) or (self.kind is Kind.KILLED and self.text.isalpha())
+        known = self.has_numbers or (self.kind is Kind.KILLED and self.text.isalpha())
         said = bool(self.trace[1:] or self.time or self.ranks or self.amounts.asked)
-        return said or bool(not self.weak and numbers)
+        return said or (not self.weak and known)
+
+    @property
+    def has_numbers(self) -> bool:
+        return bool(_INSTANCE.search(self.text))
 
     def goes_on_from(self, last: Event) -> bool:
         """Whether its line continues the message of `last`."""
@@ -232,7 +236,7 @@ def _in_trace(hit: Hit) -> bool:
 def _in_output(hit: Hit) -> bool:
     """Whether the lines before are a cell's output in a notebook."""
     keys = [match[1] for line in hit.before() if (match := _LIST.match(line))]
-    return keys[-1:] in (["text"], ["traceback"])
+    return bool(keys) and keys[-1].lower().endswith(TEXTS)
 
 
 def _event(hit: Hit, log: str, said: LogLine, wording: Wording, match: re.Match[str]) -> Event:

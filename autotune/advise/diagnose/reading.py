@@ -50,8 +50,9 @@ ANCHORS = {
 """Every line that a wording matches has one of these, or of `FOREIGN`. If a block has many of one,
 e.g. since a metric's name has "error", its longer forms beside it are searched instead."""
 FOREIGN = tuple(word.encode() for word in (
-    "不足", "不够", "占满", "耗尽", "溢出", "爆显存", "爆内存", "存爆", "부족", "памяти", "已杀死",
-    "被kill", "被 kill", "強制終了", "文件太小", "が小さ", "너무 작", "подкачки", "Getötet",
+    "不足", "不够", "占满", "用满", "用完", "用光", "跑满", "吃满", "吃光",
+    "耗尽", "溢出", "爆显存", "爆内存", "存爆", "부족", "памяти", "已杀死", "被kill", "被 kill",
+    "強制終了", "文件太小", "が小さ", "너무 작", "подкачки", "Getötet",
     "Убито", "错误码", "返回码", "退出码", "返回值", "错误代码",
 ))  # fmt: skip
 

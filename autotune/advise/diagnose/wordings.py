@@ -239,7 +239,7 @@ _WEAK = (
     ),
     _row(
         "told-error", Kind.OTHER, "people and loggers, of an exception that they name or show",
-        r"(?:(?<!\S)[`\"'(]|(?<=: ))(?:\w+\.)*[A-Z]\w*(?:Error|Exception): \S",
+        r"(?:(?<!\S)[`\"'(]|(?<=: ))(?:\w+\.)*[A-Z]\w*(?:Error|Exception): \S|\bnccl\w+Error: \S",
         r"\b[Ee]rror (?:during|while|in) [\w ]{1,30}: \w|\): error: [a-z]",
         r"\bCU[A-Z]{3,6}_STATUS_(?!SUCC|ALLOC)[A-Z]",
         weak=True,

@@ -121,6 +121,18 @@ def test_a_class_without_sizes_is_a_message_and_on_a_page_no_run(tmp_path: Path)
     assert not told(tmp_path, page)["oom"]
 
 
+def test_memory_that_is_used_up_in_chinese_is_the_hosts(tmp_path: Path) -> None:
+    for text in ("mem 跑满之后进程自动kill\n", "32G内存用光了，训练被 kill\n"):
+        assert told(tmp_path, text)["event"]["kind"] == "host"
+
+
+def test_who_wishes_a_change_tells_of_what_it_would_mend(tmp_path: Path) -> None:
+    met = "Training a 7B model with 9000 tokens has an OOM error. "
+    assert not told(tmp_path, f"# Add ring attention\n\n{met}\n")["oom"]
+    wish = f"# Add ring attention\n\n{met}It would be great to have it.\n"
+    assert told(tmp_path, wish)["oom"]
+
+
 def test_a_tool_that_diagnoses_it_has_not_met_it(tmp_path: Path) -> None:
     for text in (
         "description: Diagnose CUDA out of memory errors by six steps\n",
