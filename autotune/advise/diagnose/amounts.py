@@ -47,6 +47,7 @@ _PATTERNS = {
 _PAIRS = (
     ("asked", "total", "KiB", re.compile(r"memory limit \((\d{1,15}) > (\d{1,15})\)")),
     ("asked", "total", "", re.compile(rf"(?:Used|was running was) ({SIZE}) (?:of|/) ({SIZE})")),
+    ("asked", "total", "", re.compile(rf"Requires ({SIZE}), has ({SIZE}) available")),
     ("free", "total", "", re.compile(r"Free memory/Total memory: (\d{1,15})/(\d{1,15})")),
     ("free", "total", "", re.compile(r"\(free: (\d{1,15}), total: (\d{1,15})\)")),
     ("free", "total", "GiB", re.compile(r"\(([\d.]{1,9})/([\d.]{1,9}) GiB\) on startup")),

@@ -196,9 +196,11 @@ _CHANGE = re.compile(
 _WISH = re.compile(
     r"\bseems (?:that )?we need\b|\b(?:I|[Ww]e)(?:['’]d| would) (?:like|love)\b"
     r"|\bwould be (?:nice|great|good|helpful)\b|\b[Aa]re there (?:any )?plans\b|\b[Aa]ny plans?\b"
+    r"|^#+ Feature request",
+    re.MULTILINE,
 )
 """Words of who wishes a change, and mostly met what it would mend."""
-_PERSON = re.compile(r"(?<![\w.\"“])(?:[Ii]|[Mm]y|[Mm]e|[Яя]|[Мм](?:не|еня|о[йя]))\b(?![./])")
+PERSON = re.compile(r"(?<![\w.\"“])(?:[Ii]|[Mm]y|[Mm]e|[Яя]|[Мм](?:не|еня|о[йя]))\b(?![./])")
 _TOLD = {
     "evaluation": re.compile(
         r"\b(?:during|in|at|for|to|start\w*|when)(?: the)? (?:validati|evaluati|eval\b|testing\b)"
@@ -226,7 +228,8 @@ _TOLD = {
         r"|训练.{0,4}[几\d]\S?[百千]步"
     ),
     "loading": re.compile(
-        r"\b(?:while|when|during|as)\b[^.;]{0,20}\bload(?:s|ing|ed)?\b[^.;]{0,20}\b(?:model|weights|shards)"
+        r"\b(?:while|when|during|as)\b[^.;]{0,20}\bload(?:s|ing|ed)?\b[^.;]{0,20}"
+        r"\b(?:model|weights|shards|checkpoints)"
         r"|加载[^，。]{0,8}(?:模型|权重)(?!后)"
     ),
     "one device": re.compile(
@@ -236,9 +239,10 @@ _TOLD = {
         re.IGNORECASE,
     ),
     "a leak": re.compile(
-        r"\b(?:memory|V?RAM|usage|it)\b.{0,40}\b(?:keeps?|slowly|gradually|steadily|constantly|quickly"
-        r"|continu\w+) (?:\w+ )?(?:increas|grow|ris|climb)|(?:increas|grow)(?:ing|e?s)"
-        r" (?:on|with|after|in|during) (?:each|every|train|iter|step)"
+        r"\b(?:memory|V?R(?:AM|am)|usage|it)\b.{0,40}\b(?:keeps?|(?:is|was) (?=\w+ing)|continu\w+"
+        r"|slowly|gradually|steadily|constantly|quickly) ?(?:\w+ )?"
+        r"(?:increas|grow|ris|climb|go(?:es|ing) up)"
+        r"|(?:increas|grow)(?:ing|e?s) (?:on|with|after|in|during) (?:each|every|train|iter|step)"
         r"|\b(?:(?:increas|grow|accumulat)(?:ing|es?) (?!in )|accumulation of )(?:\w+ )?"
         r"(?:memory|VRAM)"
         r"|\b(?:memory|V?RAM)\b.{0,12} (?:fill(?:s|ing) up|(?:increas|grow|ris|climb)\w+ until)\b"
@@ -255,13 +259,14 @@ _TOLD = {
 _EVALUATES = re.compile(
     r"(?<!after )(?<!before )(?<!any )(?<!no )(?<![\w-])"
     r"(?:[Ee]?val|(?:[Vv]alid|[Ee]valu)at(?:e|ion|ing))"
-    r"(?![\w-]| (?:disabled|off))|(?:while|when|in|during) testing\b(?! (?:the|my|it|this|with))",
+    r"(?![\w-]| (?:disabled|off)|.*\bbackward)"
+    r"|(?:while|when|in|during) testing\b(?! (?:the|my|it|this|with))",
     re.ASCII,
 )
 """Words for evaluation in the line of a failure."""
 _RESUMES = re.compile(
     r"\b(?:[Rr]esum|[Rr]estor)(?:es?|ing)\b|断点|恢复训练"
-    r"|\b[Ll]oad(?:s|ing|ed)?(?: the| a| from)? checkpoints?\b(?! shards)"
+    r"|\b[Ll]oad(?:s|ing|ed)?(?: the| a| from)? checkpoint\b(?! shards)"
 )
 _CHINESE, _ASKS = re.compile("[\u4e00-\u9fff]"), re.compile("我(?!们)|请[教问]|大佬|吗")
 _AUTHOR = (" commented", "· comment ·", "· description ·", "opened this issue")
@@ -499,7 +504,7 @@ class Context:
             self.persons += len(_ASKS.findall(line))
         if len(words) >= 8 and sum(map(bool, map(_WORD.match, words))) >= 0.6 * len(words):
             self.prose += len(words)
-            self.persons += len(_PERSON.findall(line))
+            self.persons += len(PERSON.findall(line))
             self.readers += len(_READER.findall(line))
         else:
             self.plain += bool(words)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.advise.diagnose.amounts import MOST_BYTES, NOTHING, Amounts, read
-from autotune.advise.diagnose.context import step_of, validated, validates
+from autotune.advise.diagnose.context import PERSON, step_of, validated, validates
 from autotune.advise.diagnose.flags import launch_of
 from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.memory import BACKEND, PINNED, SPEAKERS, backend_in, ran_out, speaker
@@ -112,13 +112,14 @@ class Event:
     @property
     def is_instance(self) -> bool:
         """Whether it is from a real run: it has numbers, a time, a rank or a trace."""
-        known = self.has_numbers or (self.kind is Kind.KILLED and self.text.isalpha())
+        known = _INSTANCE.search(self.text) or (self.kind is Kind.KILLED and self.text.isalpha())
         said = bool(self.trace[1:] or self.time or self.ranks or self.amounts.asked)
-        return said or (not self.weak and known)
+        return said or bool(not self.weak and known)
 
     @property
-    def has_numbers(self) -> bool:
-        return bool(_INSTANCE.search(self.text))
+    def is_own(self) -> bool:
+        """Whether it has numbers, or the person who tells it met it."""
+        return bool(_INSTANCE.search(self.text) or PERSON.search(self.text))
 
     def goes_on_from(self, last: Event) -> bool:
         """Whether its line continues the message of `last`."""

@@ -26,7 +26,7 @@ _GET = (
 _FAIL = r"(?:fail(?:ed|s|ure|ing)?|unable|cannot|can['’]?t|can not|could ?n['o’]t|couldn['’]t)"
 _THING = rf"(?:\b{_STORE}|{SIZE}|\bbytes\b|\btensor|\bbuffer|\barray|::?\d)"
 _GROWS = r"(?:until|grow\w*|increas\w*|climb\w*|fill\w*|leak\w*|ris(?:es?|ing)|maxed)"
-_ENDS = r"(?:crash|kill(?:ed|s)|shuts?\b|die[sd]\b|freez|deplet)"
+_ENDS = r"(?:crash|kill(?:ed|s)?\b|shuts?\b|die[sd]\b|freez|deplet)"
 _STOPS = r"(?:kill(?:ed|ing|s)|crash(?:e[sd]|ing)|died|aborted|evicted)"
 _OTHER = r" (?:access|address|corrupt|fault|map|referenc|viol)"
 """After a word of memory, this makes it another error."""
@@ -36,7 +36,7 @@ _PHRASES = (
     # Nothing is left: out of GPU memory, OUT_OF_DEVICE_MEMORY, OutOfMemoryError.
     r"out[ _-]?of[ _-]?(?:[\w/(]{1,12}[ _)-]){0,3}?"
     r"(?:mem\w{0,2}ry|mem?(?![a-ln-z])|[gv]?ram\b|hbm\b)",
-    r"(?-i:\bOOM(?:s|ed|ing)?\b(?!: +0)|\boom\b(?![\"'=:-])|\boom[-_]kill"
+    r"(?-i:\bOOM(?:s|ed|ing)?\b(?!: +0)|\boom\b(?![\"'=:-]| +[\d|])|\boom[-_]kill"
     r"|\bOOM-?Kill\w*+(?!\W{1,4}[Ff]alse))",
     # Too little: not enough memory, more system memory than is available.
     rf"{_LACK} (?!to (?:save|reduce|lower|free) |use |utili)(?:[\w'()/-]{{1,15}} ){{0,4}}?{_STORE}"
@@ -158,7 +158,7 @@ _SPEAKERS = (
     ("vllm", Kind.DEVICE, "vllm v1/worker/gpu_worker.py, v1/core/kv_cache_utils.py, worker.py",
      r"GPU memory utilization|KV [Cc]ache|cache blocks|when warming up"),
     ("xla", Kind.DEVICE, "openxla and jaxlib, TPU compiler and runtime",
-     r"memory space hbm|at the bottom of memory|hbm (?:usage|capacity)"
+     r"memory space hbm|at the bottom of memory|hbm (?:usage|capacity)|Aborting compilation early"
      r"|(?i:resource.?exhausted): (?!OOM when)(?!Failed)"),
     ("tensorflow", Kind.DEVICE, "tensorflow op_kernel.cc, bfc_allocator.cc, cuda_driver.cc",
      r"bfc_allocator|OOM when allocating|(?i:resource_?exhausted)|ensorflow|stream_executor"
@@ -180,8 +180,8 @@ _SPEAKERS = (
      r"|hipErr|HIP_ERROR|THCudaCheck|_RESULT_ERROR|PI_ERROR|thrust|Cuda Runtime|\.cu:\d|_gpu\.cc"),
     ("host", Kind.HOST, "any program that names main memory; CPython, C++, .NET, Java, Windows",
      r"(?i:\b(?:host|system|main|cpu|physical|virtual)(?:'s)?[ )-](?:memory|ram|mem|oom)\b)"
-     r"|(?<!GPU )(?<!gpu )\b(?:RAM\b|ram (?:usage|spikes?|is|gets|goes)\b)|\bPBS\b|MEMLIMIT|YARN"
-     r"|memory budget|OOM-?Kill|\boom[-_]"
+     r"|(?<!GPU )(?<!gpu )\b(?:R(?:AM|am)\b|ram (?:usage|spikes?|is|gets|goes)\b)|\bPBS\b|MEMLIMIT"
+     r"|YARN|memory budget|OOM-?Kill|\boom[-_]"
      r"|(?i:paging file|swap|java|bad[_ ]alloc|\bfork\b|cv::|\(-4:|mmap|low on resource)"
      r"|(?<![A-Za-z])MemoryError|ArrayMemoryError|System\.OutOf|memory allocation of"
      r"|[Ee]rrno 12|ENOMEM|(?:WinError|os error) 1455|页面文件|ページング|페이징|подкачки"

@@ -15,7 +15,7 @@ _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
         r"[^|]{0,60}\d{1,3}%\|[^|]{0,200}\| ?\d+/\d+ \[[^\]]{0,300}\]",  # a bar without an end
-        r"[EWIF]\d{4} \d\d:\d\d:\d\d\.\d+ +(?:\d+ )?\S+:\d+\] ",  # torch 2.3+
+        r"[EWIF]\d{4} \d\d:\d\d:\d+\.\d+ +(?:\d+ )?\S+:\d+\] ",  # torch 2.3+
         r"\[[EWI] \w+\.cpp:\d+\] ",  # torch up to 2.2
         r"\[rank:? ?(?P<rank>\d+)\](?:\[[^\]]*\])?:?",  # torch 2.2+, Lightning
         r"\[default(?P<rank>\d+)\]:",  # torchrun --tee

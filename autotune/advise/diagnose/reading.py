@@ -67,6 +67,8 @@ _COLOURS = re.compile(
 """Colours, also without the escape character, or with one that JSON or a shell wrote out."""
 _TAG = re.compile(r"</?(?:span|pre|code|font|b|p)\b[^<>]{0,200}>")
 """HTML of rich's output in notebooks."""
+_JOINT = re.compile(r' *\\n", ?"(?!\w+":)')
+"""Between the strings of a list, in JSON on one line."""
 _STRAY = re.compile("[\x00-\x08\x0e-\x1f\x7f\u200b\ufeff]")
 _LINE_END = re.compile(r"[\r\n]+")
 _BLANK = re.compile(rb"\r?\n[ \t]*\r?\n")
@@ -265,6 +267,8 @@ def decoded(text: bytes) -> str:
     said = text.decode("utf-8", "replace")
     if "[" in said or "\x1b" in said:
         said = _COLOURS.sub("", said)
+    if '\\n",' in said:
+        said = _JOINT.sub(" ", said)
     if "</" in said:
         said = _TAG.sub("", said)
     return _STRAY.sub("", said)

@@ -39,6 +39,11 @@ _TALK_AFTER = re.compile(
     r"|(?P<general>[\"”'] (?:[Ee]rrors? )?(?:[Oo]ccurs|[Hh]appens)\b)"
     r"|\W{0,3}(?:in \w+ )?(?:means|(?:occurs|happens) when (?:the|your|an?))\b"
 )
+_ASKS = re.compile(
+    r"\b(?:any|some) (?:way|idea|suggestion|advice|help)s? (?:\w+ ){0,2}"
+    r"(?:fix|solv|resolv|avoid)\w*"
+)
+"""A question of who met a failure."""
 _SENTENCE_END = re.compile(r"(?<!e\.g\.)(?<=[.?!]) |(?<=,) (?=but )|(?<=[。？！])")
 _CODE = re.compile(
     r"^[\s`]*(?:[+-] *)?(?:#|//|if |elif |except\b|assert |raise |return |with |print\(|log\w*\."
@@ -80,7 +85,7 @@ def is_quoted(text: str, match: re.Match[str], *, title: bool = False) -> bool:
 
 def is_talk(text: str, match: re.Match[str]) -> bool:
     """Whether the sentence of `match` talks of failures in general."""
-    before = _SENTENCE_END.split(text[: match.start()])[-1]
+    before = _ASKS.sub("", _SENTENCE_END.split(text[: match.start()])[-1])
     after = _TALK_AFTER.match(text, match.end())
     if after and after["general"] and _PERSON.search(text):
         after = None

@@ -234,7 +234,8 @@ _WEAK = (
         "killed-report", Kind.KILLED, "people, of their processes",
         r"\b(?:gets?|got|was|were|been|is|being|just|says?|displays?|message|with"
         r"|worker|process|[Tt]raining|job)\W{1,4}[Kk]illed\b(?! by signal: (?!K))"
-        r"|\bgets? kill\b|被 ?[Kk]ill|[\"'`”] [Kk]illed$",
+        r"|\b(?:die[sd]?|dying|crash\w*|ends?|killed) (?:\w+ )?(?:with|by|from) (?:\w+\.)?SIGKILL"
+        r"|\bgets? (?:kill\b|SIGKILLed)|被 ?[Kk]ill|[\"'`”] [Kk]illed$",
         weak=True,
     ),
     _row(

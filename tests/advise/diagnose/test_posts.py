@@ -131,6 +131,21 @@ def test_who_wishes_a_change_tells_of_what_it_would_mend(tmp_path: Path) -> None
     assert not told(tmp_path, f"# Add ring attention\n\n{met}\n")["oom"]
     wish = f"# Add ring attention\n\n{met}It would be great to have it.\n"
     assert told(tmp_path, wish)["oom"]
+    mine = "# Train on small cards\n\n### Feature request\n\nI run out of memory on my GPU.\n"
+    assert told(tmp_path, mine)["oom"]
+
+
+def test_memory_that_goes_up_is_a_leak_and_a_failed_backward_no_evaluation(tmp_path: Path) -> None:
+    post = "The host memory keeps going up with each batch until the job gets killed.\n"
+    assert told(tmp_path, post)["cause"]["name"] == "a leak"
+    post = "Metal OOM on my GPU after the first val pass, in the backward pass.\n"
+    assert told(tmp_path, post)["cause"]["name"] != "evaluation"
+
+
+def test_checkpoints_are_loaded_at_the_start_and_a_checkpoint_to_go_on(tmp_path: Path) -> None:
+    for said, cause in (("checkpoints", "loading the model"), ("a checkpoint", "resuming")):
+        post = f"The job dies while loading {said} due to lack of VRAM.\n"
+        assert told(tmp_path, post)["cause"]["name"] == cause
 
 
 def test_a_tool_that_diagnoses_it_has_not_met_it(tmp_path: Path) -> None:
