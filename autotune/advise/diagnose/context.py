@@ -187,7 +187,7 @@ _CHANGE = re.compile(
     r"|runs out)\b|\?$)))"
     r"|\A(?!.*\b(?i:how|no|any|need|can)\b).*\b(?:OOM|out[ -]of[ -]memory|leak)s? (?i:fix)\b"
     r"|\b[Tt]his (?:PR|pull request|MR)\b|· (?:pull request #|review thread ·)"
-    r"|^#+ (?:Pitch|Feature request|Type of [Cc]hange|What does this PR do)"
+    r"|^#+ (?:[^\w\s]+ )?(?:Pitch|Feature request|Type of [Cc]hange|What does this PR do)"
     r"|^(?:Closes|Resolves) #\d"
     r"|\b(?:These|Two|Three|Four) changes (?:\w+ )?(?:remov|fix|cut|reduc|bound|keep)",
     re.MULTILINE,
@@ -196,7 +196,7 @@ _CHANGE = re.compile(
 _WISH = re.compile(
     r"\bseems (?:that )?we need\b|\b(?:I|[Ww]e)(?:['’]d| would) (?:like|love)\b"
     r"|\bwould be (?:nice|great|good|helpful)\b|\b[Aa]re there (?:any )?plans\b|\b[Aa]ny plans?\b"
-    r"|^#+ Feature request",
+    r"|^#+ (?:[^\w\s]+ )?Feature request",
     re.MULTILINE,
 )
 """Words of who wishes a change, and mostly met what it would mend."""
@@ -252,7 +252,7 @@ _TOLD = {
         r"|^(?!.*\b(?:[Mm]ay ?be|[Pp]ossibl[ey]|could|might|[Ii]s (?:it|this|there))\b|.*#\d).*"
         r"[Mm]emory leak|\b(?:filled|full)\b.{0,20}after .{0,12}epoch"
         r"|after .{0,12}epoch.{0,40}\bfull"
-        r"|(?:显存|内存)(?!.{0,5}(?:突然|剧烈|瞬间)).{0,8}(?:[上暴][涨升]|增[长加大]|泄[漏露]|飙升)"
+        r"|(?:显存|内存)(?!.{0,5}(?:突然|剧烈|瞬间))[^，。]{0,8}(?:[上暴][涨升]|增[长加大]|泄[漏露]|飙升)"
     ),
 }
 """A person's words for the phase of a failure, and for a leak."""

@@ -25,7 +25,7 @@ _NARROWEST = 60
 
 _REASONS = re.compile(r"\b(?:reasons|causes|issues|tips|troubleshooting):?\s*$", re.IGNORECASE)
 """The end of a heading of a list of possible causes."""
-_NAME = re.compile(r"[a-z][A-Z]|OOMK|_")
+_NAME = re.compile(r"[a-z](?!B\b)[A-Z]|OOMK|_")
 """Part of the name of an error, but never of a sentence."""
 _STANDS = re.compile(r"\W{0,3}(?:$|[.!,:;(])")
 """Follows a name that is no word of a sentence."""

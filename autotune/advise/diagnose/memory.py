@@ -12,7 +12,7 @@ from autotune.advise.diagnose.amounts import SIZE
 from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.wordings import Wording
 
-_STORE = r"(?:[pv]?mem(?:ory)?|[gv]?ram|hbm|heap|swap|paging file|显存|内存)\b"
+_STORE = r"(?:[pv]?mem(?:ory)?|[gv]?ram|hbm|heap|swap|paging file|[显现]存|内存)\b"
 _LACK = (
     r"(?:(?:\bnot|n['’]t|unlikely to) (?:have |has )?(?:enough|sufficient)"
     r"|insufficient|too little|lack(?:s|ing|ed)?(?: of)?|low on(?: resource:)?|short of"
@@ -75,7 +75,7 @@ _PHRASES = (
     r"|nrt_resource\b|nrt_\w+ status=4\b"
     r"|\ballocation on device\b|error_out_of_resources|bfc_allocator\S+ (?:inuse at|sum total)"
     rf"|hbm usage >=|total ?capac\w+(?:;| of {SIZE} of which)",
-    r"(?:显存|内存|\bmem)[^，。]{0,16}?(?:不[足够]|[占用跑吃][满完光]|耗尽|溢出|爆|被.{0,8}kill)|(?<!不[会再])爆(?:显存|内存)|[GN]PU不[足够]"
+    r"(?:[显现]存|内存|\bmem)[^，。]{0,16}?(?:不[足够]|[占用跑吃][满完光]|耗尽|溢出|爆|被.{0,8}kill)|(?<!不[会再])爆(?:[显现]存|内存)|[GN]PU不[足够]"
     r"|メモリー?不足|메모리 부족|недостаточно памяти"
     r"|页面文件太小|ページング ?ファイルが小さ|페이징 파일이 너무 작|айл подкачки слишком",
 )
@@ -190,7 +190,7 @@ _SPEAKERS = (
      r"(?i:(?:\b|(?<=\dx))(?:gpus?|vram|npu|xpu|tpu|hbm|rocm|hip|mps|vulkan|sycl|metal|device|cupy|card"
      r"|accelerator|(?:rtx|gtx) ?\d*|geforce|[ahvlb]-?\d00s?|nvidia|nvml|trt|tensorrt"
      r"|ascend|neuron|miopen)\b)|GPU|Gpu[A-Z]|CUDA|[Cc]uda|(?i:opencl)|TDRV|NRT_|nrt_|DEVMEM|VK_"
-     r"|in alloc$|\bvllm\b|\brollout|reserved but un|\d banks|显[存卡]|卡[^，。]{0,8}内存"),
+     r"|in alloc$|\bvllm\b|\brollout|reserved but un|\d banks|显[存卡]|现存|卡[^，。]{0,8}内存"),
     ("machine", Kind.HOST, "any program that names who was killed",
      r"(?i:\b(?:container|node|pod|your notebook|session|killed)\b|kill$)|内存"),
     ("memory", Kind.MEMORY, "any program that does not say which memory it means", r""),

@@ -47,7 +47,8 @@ _PREFIXES = tuple(
         r"(?:stderr|stdout|STDERR):",
         r"[-|│>*•] ",
         r"\[\d+\](?=:| +\[| +\d+%\|)",
-        r"[^\"'`]{0,200}[)\]](?=(?:\w+\.)*[A-Z]\w*(?:Error|Exception): )",  # another rank's code
+        # Another rank's code, or a traceback without ends of lines.
+        r"(?:[^\"'`]{0,200}[)\]]|.{0,4000}\^ +)(?=(?:\w+\.)*[A-Z]\w*(?:Error|Exception): )",
     )
 )
 _COMMENT = re.compile(r"(?:#+|//+)(?: +(?=\S)|(?=[A-Z]\w*Error: ))")

@@ -8,6 +8,7 @@ _TALK = re.compile(
     r"\b(?:[Ii]f (?:your?|it|this|the)|avoids?|[Ww]hen(?:ever)? an?|[Bb]etter"
     r"|[Tt]ips?|[Hh]ints?|FAQ|how to|watch(?:ing)? for|handles"
     r"|(?:may|might|would|could|can) (?:be|see|cause|get|lead|result|raise|hit|run)"
+    r"|will (?:\w+ )?(?:certainly|likely|probably|inevitably) \w+"
     r"|(?:attempts|tr(?:y|ies)|used|able) to (?:avoid|catch|detect|handle|prevent)"
     r"|(?:tell|know|clear|sure) (?:whether|if)|otherwise"
     r"|I think (?:it|this|that)(?:'s| is| was)? (?:\w+ )?(?:by|due|because)"

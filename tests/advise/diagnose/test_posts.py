@@ -126,6 +126,19 @@ def test_memory_that_is_used_up_in_chinese_is_the_hosts(tmp_path: Path) -> None:
         assert told(tmp_path, text)["event"]["kind"] == "host"
 
 
+def test_a_misspelt_word_for_device_memory_and_its_batch_that_fits(tmp_path: Path) -> None:
+    body = told(tmp_path, "第一步就gpu现存不足，batch改大会爆显存，所以无法增加\n")
+    assert body["event"]["kind"] == "device"
+    assert body["cause"]["name"] == "not said"
+
+
+def test_a_size_is_no_name_of_an_error(tmp_path: Path) -> None:
+    post = (
+        "# perf(loss): use chunks\n\nThe failing 3.5 GiB allocation is one tensor of 9000 words.\n"
+    )
+    assert not told(tmp_path, post)["oom"]
+
+
 def test_who_wishes_a_change_tells_of_what_it_would_mend(tmp_path: Path) -> None:
     met = "Training a 7B model with 9000 tokens has an OOM error. "
     assert not told(tmp_path, f"# Add ring attention\n\n{met}\n")["oom"]
