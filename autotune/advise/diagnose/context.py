@@ -252,7 +252,7 @@ _TOLD = {
         r"|^(?!.*\b(?:[Mm]ay ?be|[Pp]ossibl[ey]|could|might|[Ii]s (?:it|this|there))\b|.*#\d).*"
         r"[Mm]emory leak|\b(?:filled|full)\b.{0,20}after .{0,12}epoch"
         r"|after .{0,12}epoch.{0,40}\bfull"
-        r"|(?:显存|内存)(?!.{0,5}(?:突然|剧烈|瞬间))[^，。]{0,8}(?:[上暴][涨升]|增[长加大]|泄[漏露]|飙升)"
+        r"|(?:显存|内存)(?!.{0,5}(?:突然|剧烈|瞬间))[^，。]{0,12}(?:[上暴][涨升]|增[长加大]|泄[漏露]|飙升)"
     ),
 }
 """A person's words for the phase of a failure, and for a leak."""

@@ -309,7 +309,7 @@ def _with_rest(text: str, hit: Hit, first: LogLine, *, words: bool) -> str:
     anywhere."""
     last = hit.line
     for line in hit.after(4096)[:MOST_LINES]:
-        said = take_apart(line)
+        said = take_apart(line.lstrip("#> ") if first.comment else line)
         if said.rank not in (None, first.rank):
             continue
         if said.time is not None and first.time is None:

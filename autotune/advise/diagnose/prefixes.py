@@ -51,7 +51,7 @@ _PREFIXES = tuple(
         r"(?:[^\"'`]{0,200}[)\]]|.{0,4000}\^ +)(?=(?:\w+\.)*[A-Z]\w*(?:Error|Exception): )",
     )
 )
-_COMMENT = re.compile(r"(?:#+|//+)(?: +(?=\S)|(?=[A-Z]\w*Error: ))")
+_COMMENT = re.compile(r"(?:#+|//+)(?: +(?=\S)|(?=>|[A-Z]\w*Error: ))")
 _STRING = re.compile(
     r"[\[{]?\s*(?:\"(?P<key>\w{1,20})\":\s*\[?\s*(?=\")|(?=b?[\"'].*\\n))b?[\"']"
     r"(?P<said>.*?)[\"']?\]?,?$"
