@@ -225,11 +225,12 @@ _TOLD = {
     ),
     "later": re.compile(
         r"\bafter (?:\w+ ){0,4}?(?:\d{2,}|hundreds?|thousands?) (?:\w+ ){0,2}?(?:step|iter|batch)"
-        r"|训练.{0,4}[几\d]\S?[百千]步"
+        r"|(?:训练|跑)了?.{0,4}[几\d一两三四五六七八九十]\S?[百千万]步"
     ),
     "loading": re.compile(
         r"\b(?:while|when|during|as)\b[^.;]{0,20}\bload(?:s|ing|ed)?\b[^.;]{0,20}"
         r"\b(?:model|weights|shards|checkpoints)"
+        r"|\.(?:to|cuda)\([^)]{0,15}\) (?:gives|fails|raises|throws|leads|causes|results|crashes)"
         r"|加载[^，。]{0,8}(?:模型|权重)(?!后)"
     ),
     "one device": re.compile(
@@ -252,7 +253,8 @@ _TOLD = {
         r"|^(?!.*\b(?:[Mm]ay ?be|[Pp]ossibl[ey]|could|might|[Ii]s (?:it|this|there))\b|.*#\d).*"
         r"[Mm]emory leak|\b(?:filled|full)\b.{0,20}after .{0,12}epoch"
         r"|after .{0,12}epoch.{0,40}\bfull"
-        r"|(?:显存|内存)(?!.{0,5}(?:突然|剧烈|瞬间))[^，。]{0,12}(?:[上暴][涨升]|增[长加大]|泄[漏露]|飙升)"
+        r"|(?:显存|内存)(?!.{0,5}(?:突然|剧烈|瞬间))[^，。]{0,12}"
+        r"(?:(?:[上暴]|一直|不断|持续)[涨升增]|增[长加大]|越来越[大多高]|泄[漏露]|飙升)"
     ),
 }
 """A person's words for the phase of a failure, and for a leak."""

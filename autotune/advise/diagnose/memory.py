@@ -36,7 +36,7 @@ _PHRASES = (
     # Nothing is left: out of GPU memory, OUT_OF_DEVICE_MEMORY, OutOfMemoryError.
     r"out[ _-]?of[ _-]?(?:[\w/(]{1,12}[ _)-]){0,3}?"
     r"(?:mem\w{0,2}ry|mem?(?![a-ln-z])|[gv]?ram\b|hbm\b)",
-    r"(?-i:\bOOM(?:s|ed|ing)?\b(?!: +0)|\boom\b(?![\"'=:-]| +[\d|])|\boom[-_]kill"
+    r"(?-i:\bOOM(?:s|ed|ing)?\b(?![\w ]{0,20}[:=] *0\b)|\boom\b(?![\"'=:-]| +[\d|])|\boom[-_]kill"
     r"|\bOOM-?Kill\w*+(?!\W{1,4}[Ff]alse))",
     # Too little: not enough memory, more system memory than is available.
     rf"{_LACK} (?!to (?:save|reduce|lower|free) |use |utili)(?:[\w'()/-]{{1,15}} ){{0,4}}?{_STORE}"
@@ -188,7 +188,8 @@ _SPEAKERS = (
      r"|[Ee]rrno 12|ENOMEM|(?:WinError|os error) 1455|页面文件|ページング|페이징|подкачки"
      r"|Error code 12|an(?:not|'t) allocate memory"),
     ("device", Kind.DEVICE, "any program that names a device",
-     r"(?i:(?:\b|(?<=\dx))(?:gpus?|vram|npu|xpu|tpu|hbm|rocm|hip|mps|vulkan|sycl|metal|device|cupy|card"
+     r"(?<!step )\b(?:[2-5]0[6-9]0|10[678]0|1660)(?i:s|ti| ti| super)?\b"
+     r"|(?i:(?:\b|(?<=\dx))(?:gpus?|vram|npu|xpu|tpu|hbm|rocm|hip|mps|vulkan|sycl|metal|device|cupy|card"
      r"|accelerator|(?:rtx|gtx) ?\d*|geforce|[ahvlb]-?\d00s?|nvidia|nvml|trt|tensorrt"
      r"|ascend|neuron|miopen)\b)|GPU|Gpu[A-Z]|CUDA|[Cc]uda|(?i:opencl)|TDRV|NRT_|nrt_|DEVMEM|VK_"
      r"|in alloc$|\bvllm\b|\brollout|reserved but un|\d banks|显[存卡]|现存|卡[^，。]{0,8}内存"),

@@ -30,7 +30,8 @@ _TALK = re.compile(
 )
 """Before a message, this makes it talk."""
 _TALK_AFTER = re.compile(
-    r" ?(?:protection|[Hh]andl|guard|recovery|backoff|killer|[Dd]iagnos|errors (?:are|will))"
+    r" ?(?:protection|[Hh]andl|guard|recovery|backoff|killer|[Dd]iagnos|[Aa]lleviat|[Mm]itigat"
+    r"|[Pp]revent|errors (?:are|will))"
     r"|[^\]]{0,40}\]\(#"
     r"|还是|吗"
     r"|\W{0,3}(?:errors? )?(?:can|may|might|could|would)\b(?! (?:I|you|we|any|some))"
@@ -47,8 +48,8 @@ _ASKS = re.compile(
 """A question of who met a failure."""
 _SENTENCE_END = re.compile(r"(?<!e\.g\.)(?<=[.?!]) |(?<=,) (?=but )|(?<=[。？！])")
 _CODE = re.compile(
-    r"^[\s`]*(?:[+-] *)?(?:#|//|if |elif |except\b|assert |raise |return |with |print\(|log\w*\."
-    r"|[\"'](?![^\"]*\"\s*$|.*(?:[Ee]rror|Exception): )|>>>"
+    r"^[\s`]*(?:[+-] *)?(?:#|//|\[ \] |if |elif |except\b|assert |raise |return |with |print\("
+    r"|log\w*\.|[\"'](?![^\"]*\"\s*$|.*(?:[Ee]rror|Exception): )|>>>"
     r"|== |\w+ = |-?-> *\d+ |\d+ +(?:if|raise|assert|except))"
 )
 _PERSON = re.compile(r"\b(?:I|my|we)\b")
@@ -68,7 +69,7 @@ _RAISED = re.compile(
 
 
 def is_code(text: str) -> bool:
-    """Whether `text` is a line of code, or of a diff."""
+    """Whether `text` is a line of code, of a diff, or an item of a list that does not apply."""
     return bool(_CODE.match(text))
 
 

@@ -132,6 +132,11 @@ def test_a_misspelt_word_for_device_memory_and_its_batch_that_fits(tmp_path: Pat
     assert body["cause"]["name"] == "not said"
 
 
+def test_steps_that_fitted_are_counted_in_chinese(tmp_path: Path) -> None:
+    post = "显卡24G，跑了两千步之后突然 out of memory\n"
+    assert told(tmp_path, post)["cause"]["name"] == "a longer sample"
+
+
 def test_a_size_is_no_name_of_an_error(tmp_path: Path) -> None:
     post = (
         "# perf(loss): use chunks\n\nThe failing 3.5 GiB allocation is one tensor of 9000 words.\n"
@@ -151,11 +156,14 @@ def test_who_wishes_a_change_tells_of_what_it_would_mend(tmp_path: Path) -> None
 def test_memory_that_goes_up_is_a_leak_and_a_failed_backward_no_evaluation(tmp_path: Path) -> None:
     post = "The host memory keeps going up with each batch until the job gets killed.\n"
     assert told(tmp_path, post)["cause"]["name"] == "a leak"
+    assert told(tmp_path, "机器内存一直涨，最后内存不够被杀\n")["cause"]["name"] == "a leak"
     post = "Metal OOM on my GPU after the first val pass, in the backward pass.\n"
     assert told(tmp_path, post)["cause"]["name"] != "evaluation"
 
 
 def test_checkpoints_are_loaded_at_the_start_and_a_checkpoint_to_go_on(tmp_path: Path) -> None:
+    post = 'The second .to("cuda") fails with torch.OutOfMemoryError on my card.\n'
+    assert told(tmp_path, post)["cause"]["name"] == "loading the model"
     for said, cause in (("checkpoints", "loading the model"), ("a checkpoint", "resuming")):
         post = f"The job dies while loading {said} due to lack of VRAM.\n"
         assert told(tmp_path, post)["cause"]["name"] == cause
