@@ -180,9 +180,14 @@ _PAGE = re.compile(
     re.MULTILINE,
 )
 """The heading of a page about failures. Issues may have the first one."""
+_LESSON = re.compile(
+    r"^\W*(?:Common (?:[Cc]auses|[Ss]ymptoms)|Causes (?:&|and) [Ff]ixes|Step-by-Step [Ff]ix)\W*$",
+    re.MULTILINE,
+)
+"""The heading of a page that explains a failure to whoever met it."""
 _CHANGE = re.compile(
     r"\A(?:# )?(?:\[[\w ]+\] ?)*(?:(?i:bug)?(?i:fix|feat|perf|refactor)(?:\([^)]*\))?!?: ?\S"
-    r"|\[FIX\]|(?:Fix(?:e[sd])?|Adds?|Support|Allow|Implement|Improve|Introduce|Refactor|Reduce|Avoid"
+    r"|\[FIX\]|(?:Fix(?:e[sd])?|[Aa]dds?|Support|Allow|Implement|Improve|Introduce|Refactor|Reduce|Avoid"
     r"|Prevent|Handle|Catch|Only)\b(?!.*(?:\b(?:still|causes?|leads?|results?|gets?|got|fails?|after"
     r"|runs out)\b|\?$)))"
     r"|\A(?!.*\b(?i:how|no|any|need|can)\b).*\b(?:OOM|out[ -]of[ -]memory|leak)s? (?i:fix)\b"
@@ -322,6 +327,7 @@ class Context:
     is_change: bool = False
     """Whether it describes a change of a program."""
     is_wish: bool = False
+    is_lesson: bool = False
     prose: int = 0
     """Words in lines of sentences."""
     persons: int = 0
@@ -346,8 +352,8 @@ class Context:
     @property
     def is_manual(self) -> bool:
         """Whether it is a page that tells its readers what to do, with examples of errors."""
-        addressed = not self.persons and self.readers >= 3
-        return self.is_article and addressed and self.prose > 12 * self.plain
+        tells = self.is_article and self.readers >= 3 and self.prose > 12 * self.plain
+        return not self.persons and (tells or self.is_lesson)
 
     @property
     def framework(self) -> str | None:
@@ -477,6 +483,7 @@ class Context:
         if line == 1:
             self.is_change |= bool(_CHANGE.search(whole.lstrip().split("· comment ·")[0]))
         self.is_wish |= bool(_WISH.search(whole))
+        self.is_lesson |= bool(_LESSON.search(whole))
         self.prose += sum(OF_A_PAGE * (1 if issue else 4) for issue in _PAGE.findall(whole))
         self.persons += sum(map(whole.count, _AUTHOR))
         text = _COMMENT.sub("", whole)

@@ -59,6 +59,7 @@ _PHRASES = (
     rf"\b(?:amount|size) of {_GAP}{{0,60}}could not be allocated|invalid buffer size: {SIZE}",
     # A process is killed for it.
     rf"\b{_STOPS}\b{_GAP}{{0,80}}?\b(?:due|because|for|by|using)\b{_GAP}{{0,40}}?{_STORE}(?!{_OTHER})",
+    r"(?:\b(?:by|from|hit|met)(?: the| an)?|出现|触发|被) ?oom[ -]?killer",
     rf"\b{_STORE}{_GAP}{{0,40}}? kill(?:ed|ing)?\b",
     rf"\b(?:{_STOPS}|crash)(?: \w+){{0,3}}? (?:when|once|after|as) {_GAP}{{0,40}}?\b{_STORE}"
     rf"{_GAP}{{0,40}}?\b(?:reach|full|max|limit|spike)",
@@ -182,7 +183,7 @@ _SPEAKERS = (
     ("host", Kind.HOST, "any program that names main memory; CPython, C++, .NET, Java, Windows",
      r"(?i:\b(?:host|system|main|cpu|physical|virtual)(?:'s)?[ )-](?:memory|ram|mem|oom)\b)"
      r"|(?<!GPU )(?<!gpu )\b(?:R(?:AM|am)\b|ram (?:usage|spikes?|is|gets|goes)\b)|\bPBS\b|MEMLIMIT"
-     r"|YARN|memory budget|OOM-?Kill|\boom[-_]"
+     r"|YARN|memory budget|OOM-?Kill|\boom[-_]|(?i:oom[ -]?killer)"
      r"|(?i:paging file|swap|java|bad[_ ]alloc|\bfork\b|cv::|\(-4:|mmap|low on resource)"
      r"|(?<![A-Za-z])MemoryError|ArrayMemoryError|System\.OutOf|memory allocation of"
      r"|[Ee]rrno 12|ENOMEM|(?:WinError|os error) 1455|页面文件|ページング|페이징|подкачки"

@@ -257,7 +257,8 @@ _IMPLIED = (
     _row(
         "worker-killed", Kind.HOST,
         "torch torch/csrc/DataLoader.cpp, as in v2.13; paddle fluid/imperative/data_loader.cc",
-        r"DataLoader (?:worker|process) \(pid +\d+\) (?:exited )?is killed by signal: Killed",
+        r"Data[Ll]oader (?:worker|process) ?\(pid +\w+\) (?:exited )?is killed by signal:"
+        r" ?[Kk]illed",
         r"how to address the out of memory issue: \S+ray",
     ),
     _row(

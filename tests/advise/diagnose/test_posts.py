@@ -122,7 +122,11 @@ def test_a_class_without_sizes_is_a_message_and_on_a_page_no_run(tmp_path: Path)
 
 
 def test_memory_that_is_used_up_in_chinese_is_the_hosts(tmp_path: Path) -> None:
-    for text in ("mem 跑满之后进程自动kill\n", "32G内存用光了，训练被 kill\n"):
+    for text in (
+        "mem 跑满之后进程自动kill\n",
+        "32G内存用光了，训练被 kill\n",
+        "跑到一半出现 OOM killer 退出\n",
+    ):
         assert told(tmp_path, text)["event"]["kind"] == "host"
 
 
@@ -135,6 +139,20 @@ def test_a_misspelt_word_for_device_memory_and_its_batch_that_fits(tmp_path: Pat
 def test_steps_that_fitted_are_counted_in_chinese(tmp_path: Path) -> None:
     post = "显卡24G，跑了两千步之后突然 out of memory\n"
     assert told(tmp_path, post)["cause"]["name"] == "a longer sample"
+
+
+def test_a_lesson_with_an_example_is_no_run_and_a_report_with_its_headings_is(
+    tmp_path: Path,
+) -> None:
+    lesson = f"Symptoms\n{oom()}\nCommon Causes\nThe whole data set is kept\n"
+    assert not told(tmp_path, lesson)["oom"]
+    mine = "So I read about this all day long and my own run still fails in the same way\n"
+    assert told(tmp_path, lesson + mine)["oom"]
+
+
+def test_a_title_of_a_change_may_begin_small(tmp_path: Path) -> None:
+    change = "# add recomputation\n\nThe large model goes from OOM to 44GB on 8 cards of 90 GB.\n"
+    assert not told(tmp_path, change)["oom"]
 
 
 def test_a_size_is_no_name_of_an_error(tmp_path: Path) -> None:
