@@ -82,11 +82,14 @@ _PHRASES = (
 )
 _PLACE = re.compile(
     r"(?<![\w/.~-])(?:[~.]{0,2}/[\w.-]+|[\w.-]+/[\w.-]+/)[\w./-]*"
-    r"|\b(?:[a-z][a-z0-9]*[-.])*(?:gpu|a100|h100|v100)(?=[\w.-]*\d|[-.]?(?:node|host|serv|box|machine|cluster))"
-    r"[a-z]*[-.](?!\d\b|\d+ ?gb?\b)\w[\w.-]*",
+    r"|\b(?P<node>(?:[a-z][a-z0-9]*[-.])*(?:gpu|a100|h100|v100)(?=[\w.-]*\d|[-.]?(?:node|host|serv|box|machine|cluster))"
+    r"[a-z]*[-.](?!\d\b|\d+ ?gb?\b)\w[\w.-]*)"
+    r"|\b(?<!of )(?<!all )(?<!than )\d+ ?gi?b? (?:of )?(?:system )?ram\b",
     re.IGNORECASE,
 )
-"""A path, or the name of a machine, which may have the name of a device in it."""
+"""A path, or the name of a machine, which may have the name of a device in it, or its memory."""
+DENIED = r"(?:\b(?:no|not|never|without)|n['’]t) (?:\w+ ){0,3}$"
+"""Before a failure, this says that it did not occur."""
 _RAN_OUT = re.compile("|".join(f"(?:{each})" for each in _PHRASES), re.IGNORECASE | re.ASCII)
 BACKEND = re.compile(
     r"\b(CUDA|cuda|HIP|hip|XPU|NPU|MUSA|MLU|MPS)(?=(?: backend| driver)?(?: [Ee]rror)?:? out of)"
@@ -105,8 +108,9 @@ _BACKENDS = {
 
 
 def ran_out(text: str) -> re.Match[str] | None:
-    """The first phrase of `text` about memory that ran out."""
-    return _RAN_OUT.search(text)
+    """The first phrase of `text` about memory that ran out, except for denied ones."""
+    phrases = _RAN_OUT.finditer(text)
+    return next((each for each in phrases if not re.search(DENIED, text[: each.start()])), None)
 
 
 def speaker(text: str, phrase: re.Match[str]) -> Wording:
@@ -115,7 +119,7 @@ def speaker(text: str, phrase: re.Match[str]) -> Wording:
     if first.name not in _ANYBODY:
         return first
     start, end = phrase.span()
-    text = _PLACE.sub(lambda p: ("_" if "/" in p[0] else "node").ljust(len(p[0])), text)
+    text = _PLACE.sub(lambda p: ("node" if p["node"] else "_").ljust(len(p[0])), text)
     first = next(each for each in SPEAKERS if each.match(text))
     begin, stop = text.rfind(". ", 0, start) + 1, f"{text}. ".find(". ", end)
     near, sentence = text[max(begin, start - _NEAR) : min(stop, end + _NEAR)], text[begin:stop]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from autotune.advise.diagnose.memory import DENIED
+
 _TALK = re.compile(
     r"\b(?:[Ii]f (?:your?|it|this|the)|avoids?|[Ww]hen(?:ever)? an?|[Bb]etter"
     r"|[Tt]ips?|[Hh]ints?|FAQ|how to|watch(?:ing)? for|handles"
@@ -18,8 +20,9 @@ _TALK = re.compile(
     r"|used to (?:be|get|give|fail|have|hit|run|see|throw)"
     r"|(?:[Pp]reviously|[Ee]arlier|[Bb]efore(?= this|,)|[Ii]nitially|[Aa]t (?:the beginning|first)"
     r"|^Without)(?:,? \w+){0,6} (?:gave|got|had|hit|met|ran|saw|was)"
-    r"|(?:fix|solv|resolv|avoid|overcame|prevent)(?:ed|ing)?(?: \w+){0,2})\b"
-    r"|(?:\b(?:no|not|never|without)|n['’]t) (?:\w+ ){0,3}$"
+    r"|(?<!way to )(?<!advice to )(?<!help me )"
+    r"(?:fix|solv|resolv|avoid|overcame|prevent)(?:ed|ing)?(?: \w+){0,2})\b"
+    rf"|{DENIED}"
     r"|\bwill (?:likely |either )?(?:CPU |CUDA |GPU )?$|\b(?:cause|risk|source)s? of(?: \w+)? ?$"
     r"|^\W*(?:\[[^\]]*\] ?|\w+(?:\([^)]*\))?: )?"
     r"(?:[Oo]nly|[Ff]ind|[Ff]ix(?:e[ds])?|[Aa]dds?|[Ss]et|[Ss]upport|[Hh]andle|[Pp]ut|[Rr]emove|[Dd]etect|[Ee]nable|[Ee]xplain|[Cc]atch"
@@ -41,11 +44,6 @@ _TALK_AFTER = re.compile(
     r"|(?P<general>[\"”'] (?:[Ee]rrors? )?(?:[Oo]ccurs|[Hh]appens)\b)"
     r"|\W{0,3}(?:in \w+ )?(?:means|(?:occurs|happens) when (?:the|your|an?))\b"
 )
-_ASKS = re.compile(
-    r"\b(?:any|some) (?:way|idea|suggestion|advice|help)s? (?:\w+ ){0,2}"
-    r"(?:fix|solv|resolv|avoid)\w*"
-)
-"""A question of who met a failure."""
 _SENTENCE_END = re.compile(r"(?<!e\.g\.)(?<=[.?!]) |(?<=,) (?=but )|(?<=[。？！])")
 _CODE = re.compile(
     r"^[\s`]*(?:[+-] *)?(?:#|//|\[ \] |if |elif |except\b|assert |raise |return |with |print\("
@@ -87,7 +85,7 @@ def is_quoted(text: str, match: re.Match[str], *, title: bool = False) -> bool:
 
 def is_talk(text: str, match: re.Match[str]) -> bool:
     """Whether the sentence of `match` talks of failures in general."""
-    before = _ASKS.sub("", _SENTENCE_END.split(text[: match.start()])[-1])
+    before = _SENTENCE_END.split(text[: match.start()])[-1]
     after = _TALK_AFTER.match(text, match.end())
     if after and after["general"] and _PERSON.search(text):
         after = None

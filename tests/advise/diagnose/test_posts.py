@@ -150,7 +150,9 @@ def test_a_lesson_with_an_example_is_no_run_and_a_report_with_its_headings_is(
     assert told(tmp_path, lesson + mine)["oom"]
 
 
-def test_a_title_of_a_change_may_begin_small(tmp_path: Path) -> None:
+def test_a_title_of_a_change_may_begin_small_or_name_documents(tmp_path: Path) -> None:
+    for title in ("Document what OOM does", "docs: Cover a failed memory allocation"):
+        assert not told(tmp_path, f"# {title}\n\n- Say what it means.\n")["oom"]
     change = "# add recomputation\n\nThe large model goes from OOM to 44GB on 8 cards of 90 GB.\n"
     assert not told(tmp_path, change)["oom"]
 
