@@ -187,7 +187,7 @@ _LESSON = re.compile(
 """The heading of a page that explains a failure to whoever met it."""
 _CHANGE = re.compile(
     r"\A(?:# )?(?:\[[\w ]+\] ?)*(?:(?i:bug)?(?i:fix|feat|perf|refactor|docs?)(?:\([^)]*\))?!?: ?\S"
-    r"|\[FIX\]|(?:Fix(?:e[sd])?|[Aa]dds?|Document(?:ation)?|Support|Allow|Implement|Improve|Introduce|Refactor|Reduce|Avoid"
+    r"|\[FIX\]|(?:Fix(?:e[sd])?|[Aa]dds?|Document(?:ation)?|Updates?|Support|Allow|Implement|Improve|Introduce|Refactor|Reduce|Avoid"
     r"|Prevent|Handle|Catch|Only)\b(?!.*(?:\b(?:still|causes?|leads?|results?|gets?|got|fails?|after"
     r"|runs out)\b|\?$)))"
     r"|\A(?!.*\b(?i:how|no|any|need|can)\b).*\b(?:OOM|out[ -]of[ -]memory|leak)s? (?i:fix)\b"

@@ -100,7 +100,7 @@ class Event:
     weak: bool = False
     """Whether it counts only without other events: a sentence, or the source of a frame."""
     titled: bool = False
-    """Whether it is weak, or a title, which another error below may belie."""
+    """Whether it is weak, a class alone, or a title, which another error below may belie."""
     times: int = 1
     groups: tuple[tuple[str, str], ...] = ()
     """Further groups of the wording, by name."""
@@ -196,9 +196,9 @@ def _event_in(said: LogLine, joint: int | None, hit: Hit, log: str) -> Event | N
         event = _event(hit, log, replace(said, text=text), wording, wording.match(text) or match)
         named = _NAME.search(match[0]) and _STANDS.match(said.text, match.end())
         weak = wording.weak or raised or (prose and not named)
-        return replace(
-            event, weak=weak, titled=weak or (hit.is_title and not sizes and not logged)
-        )
+        bare = wording.kind is Kind.OTHER and said.text.isidentifier()
+        titled = weak or bare or (hit.is_title and not sizes and not logged)
+        return replace(event, weak=weak, titled=titled)
     return None
 
 

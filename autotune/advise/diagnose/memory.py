@@ -43,7 +43,7 @@ _PHRASES = (
     r"(?! (?:and \w+ )?(?:usage|utili))",
     rf"\b{_STORE}{_GAP}{{0,60}}?\b(?:exhaust(?:ed|ion)|insufficient"
     r"|not (?:enough|sufficient|available)|used up|less than (?!\d)"
-    r"|(?:is|gets?|getting) (?:full|filled)(?!,? (?:but|and|while)\b)"
+    r"|(?:is|gets?|getting) (?:full|filled)(?!,? (?:but|and|while)\b)|(?<=memory )full(?=[.!]|$)"
     r"|too (?:small|little|low)|exceed\w*|overflow\w*|pressure.{0,40}kill\w*)",
     rf"\b(?:(?:exceed|surpass)\w*(?! \d+% of)|(?:larger|more|bigger|greater) than) {_GAP}{{0,60}}?"
     rf"\b(?:{_STORE}|KV cache)",
@@ -84,7 +84,7 @@ _PLACE = re.compile(
     r"(?<![\w/.~-])(?:[~.]{0,2}/[\w.-]+|[\w.-]+/[\w.-]+/)[\w./-]*"
     r"|\b(?P<node>(?:[a-z][a-z0-9]*[-.])*(?:gpu|a100|h100|v100)(?=[\w.-]*\d|[-.]?(?:node|host|serv|box|machine|cluster))"
     r"[a-z]*[-.](?!\d\b|\d+ ?gb?\b)\w[\w.-]*)"
-    r"|\b(?<!of )(?<!all )(?<!than )\d+ ?gi?b? (?:of )?(?:system )?ram\b",
+    r"|\b(?<!of )(?<!all )(?<!than )\d+ ?gi?b? (?:(?:of|in) )?(?:system )?ram\b",
     re.IGNORECASE,
 )
 """A path, or the name of a machine, which may have the name of a device in it, or its memory."""

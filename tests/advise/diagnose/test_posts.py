@@ -151,10 +151,19 @@ def test_a_lesson_with_an_example_is_no_run_and_a_report_with_its_headings_is(
 
 
 def test_a_title_of_a_change_may_begin_small_or_name_documents(tmp_path: Path) -> None:
-    for title in ("Document what OOM does", "docs: Cover a failed memory allocation"):
+    for title in (
+        "Update the page on OOM",
+        "Document what OOM does",
+        "docs: Cover a failed memory allocation",
+    ):
         assert not told(tmp_path, f"# {title}\n\n- Say what it means.\n")["oom"]
     change = "# add recomputation\n\nThe large model goes from OOM to 44GB on 8 cards of 90 GB.\n"
     assert not told(tmp_path, change)["oom"]
+
+
+def test_a_class_alone_says_less_than_a_title(tmp_path: Path) -> None:
+    post = '# cuda out of memory\n\n  File "t.py", line 3, in f\n    y = x * x\nRuntimeError\n'
+    assert told(tmp_path, post)["event"]["kind"] == "device"
 
 
 def test_a_size_is_no_name_of_an_error(tmp_path: Path) -> None:
