@@ -87,7 +87,7 @@ _PLACE = re.compile(
     r"|\b(?<!of )(?<!all )(?<!than )\d+ ?gi?b? (?:(?:of|in) )?(?:system )?ram\b",
     re.IGNORECASE,
 )
-"""A path, or the name of a machine, which may have the name of a device in it, or its memory."""
+"""A path, or the name or memory of a machine, which may have the name of a device in it."""
 DENIED = r"(?:\b(?:no|not|never|without)|n['’]t) (?:\w+ ){0,3}$"
 """Before a failure, this says that it did not occur."""
 _RAN_OUT = re.compile("|".join(f"(?:{each})" for each in _PHRASES), re.IGNORECASE | re.ASCII)
