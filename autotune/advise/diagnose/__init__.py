@@ -107,7 +107,11 @@ def diagnose(logs: Sequence[str]) -> Diagnosis:
     if context.is_manual:
         found = []
     if context.is_article:
-        found = [e for e in found if e.is_instance or not (e.kind.is_oom or context.is_change)]
+        found = [
+            e for e in found
+            if e.is_instance or not (e.kind.is_oom or context.is_change)
+            or (context.is_wish and e.is_own)
+        ]  # fmt: skip
     first, later = _first(_in_time(_last_run(found, context)))
     if first is not None and first.kind is Kind.MEMORY and context.hints == {Kind.DEVICE}:
         first = replace(first, wording=DEVICE)

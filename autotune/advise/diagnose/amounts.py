@@ -26,11 +26,12 @@ _PATTERNS = {
               rf"(?:Requested *:|Invalid buffer size:|desired GPU memory utilization \([\d.]+,"
               rf"|anon-rss:|VmRSS:?|hbm usage >=) ?({SIZE})",
               rf"({SIZE}) KV cache is needed",
-              r"\balloc (?:DEVICE memory:|memory of) (\d{1,18})\b",
+              r"\balloc (?:DEVICE memory:|memory of|size :) (\d{1,18})\b",
               rf"more (?:\w+ )?memory \(({SIZE})\)", r"\bsize::? ?(\d{1,18})\b",
               r"(?:alloc\w*|buffer) of size (\d{1,18})\b", r"buffer: (\d{6,18})\b"),
     "total": (rf"total capac(?:i?ty) of ({SIZE})", rf"({SIZE}) ?total ?capacity",
-              rf"Device limit *: ({SIZE})", rf"max allowed: ({SIZE})"),
+              rf"Device limit *: ({SIZE})", rf"max allowed: ({SIZE})",
+              r"total mem size : (\d{1,18})\b"),
     "free": (rf"of which ({SIZE}) (?:is|are) free", rf"({SIZE}) free(?=[;,.)])",
              rf"Free \(according to CUDA\): ({SIZE})", rf"available memory is only ({SIZE})",
              rf"available (?:KV cache memory )?\(({SIZE})\)"),
@@ -47,6 +48,7 @@ _PATTERNS = {
 _PAIRS = (
     ("asked", "total", "KiB", re.compile(r"memory limit \((\d{1,15}) > (\d{1,15})\)")),
     ("asked", "total", "", re.compile(rf"(?:Used|was running was) ({SIZE}) (?:of|/) ({SIZE})")),
+    ("asked", "total", "", re.compile(rf"Requires ({SIZE}), has ({SIZE}) available")),
     ("free", "total", "", re.compile(r"Free memory/Total memory: (\d{1,15})/(\d{1,15})")),
     ("free", "total", "", re.compile(r"\(free: (\d{1,15}), total: (\d{1,15})\)")),
     ("free", "total", "GiB", re.compile(r"\(([\d.]{1,9})/([\d.]{1,9}) GiB\) on startup")),

@@ -180,20 +180,32 @@ _PAGE = re.compile(
     re.MULTILINE,
 )
 """The heading of a page about failures. Issues may have the first one."""
+_LESSON = re.compile(
+    r"^\W*(?:Common (?:[Cc]auses|[Ss]ymptoms)|Causes (?:&|and) [Ff]ixes|Step-by-Step [Ff]ix)\W*$",
+    re.MULTILINE,
+)
+"""The heading of a page that explains a failure to whoever met it."""
 _CHANGE = re.compile(
-    r"\A(?:# )?(?:\[[\w ]+\] ?)*(?:(?i:bug)?(?i:fix|feat|perf|refactor)(?:\([^)]*\))?!?: ?\S"
-    r"|\[FIX\]|(?:Fix(?:e[sd])?|Adds?|Support|Allow|Implement|Improve|Introduce|Refactor|Reduce|Avoid"
+    r"\A(?:# )?(?:\[[\w ]+\] ?)*(?:(?i:bug)?(?i:fix|feat|perf|refactor|docs?)(?:\([^)]*\))?!?: ?\S"
+    r"|\[FIX\]|(?:Fix(?:e[sd])?|[Aa]dds?|Document(?:ation)?|Updates?|Support|Allow|Implement|Improve|Introduce|Refactor|Reduce|Avoid"
     r"|Prevent|Handle|Catch|Only)\b(?!.*(?:\b(?:still|causes?|leads?|results?|gets?|got|fails?|after"
     r"|runs out)\b|\?$)))"
     r"|\A(?!.*\b(?i:how|no|any|need|can)\b).*\b(?:OOM|out[ -]of[ -]memory|leak)s? (?i:fix)\b"
     r"|\b[Tt]his (?:PR|pull request|MR)\b|· (?:pull request #|review thread ·)"
-    r"|^#+ (?:Pitch|Feature request|Type of [Cc]hange|What does this PR do)"
+    r"|^#+ (?:[^\w\s]+ )?(?:Pitch|Feature request|Type of [Cc]hange|What does this PR do)"
     r"|^(?:Closes|Resolves) #\d"
     r"|\b(?:These|Two|Three|Four) changes (?:\w+ )?(?:remov|fix|cut|reduc|bound|keep)",
     re.MULTILINE,
 )
 """Words of who changed a program, or wishes it: its failures are those that it no longer has."""
-_PERSON = re.compile(r"(?<![\w.\"“])(?:[Ii]|[Mm]y|[Mm]e|[Яя]|[Мм](?:не|еня|о[йя]))\b(?![./])")
+_WISH = re.compile(
+    r"\bseems (?:that )?we need\b|\b(?:I|[Ww]e)(?:['’]d| would) (?:like|love)\b"
+    r"|\bwould be (?:nice|great|good|helpful)\b|\b[Aa]re there (?:any )?plans\b|\b[Aa]ny plans?\b"
+    r"|^#+ (?:[^\w\s]+ )?Feature request",
+    re.MULTILINE,
+)
+"""Words of who wishes a change, and mostly met what it would mend."""
+PERSON = re.compile(r"(?<![\w.\"“])(?:[Ii]|[Mm]y|[Mm]e|[Яя]|[Мм](?:не|еня|о[йя]))\b(?![./])")
 _TOLD = {
     "evaluation": re.compile(
         r"\b(?:during|in|at|for|to|start\w*|when)(?: the)? (?:validati|evaluati|eval\b|testing\b)"
@@ -218,10 +230,12 @@ _TOLD = {
     ),
     "later": re.compile(
         r"\bafter (?:\w+ ){0,4}?(?:\d{2,}|hundreds?|thousands?) (?:\w+ ){0,2}?(?:step|iter|batch)"
-        r"|训练.{0,4}[几\d]\S?[百千]步"
+        r"|(?:训练|跑)了?.{0,4}[几\d一两三四五六七八九十]\S?[百千万]步"
     ),
     "loading": re.compile(
-        r"\b(?:while|when|during|as)\b[^.;]{0,20}\bload(?:s|ing|ed)?\b[^.;]{0,20}\b(?:model|weights|shards)"
+        r"\b(?:while|when|during|as)\b[^.;]{0,20}\bload(?:s|ing|ed)?\b[^.;]{0,20}"
+        r"\b(?:model|weights|shards|checkpoints)"
+        r"|\.(?:to|cuda)\([^)]{0,15}\) (?:gives|fails|raises|throws|leads|causes|results|crashes)"
         r"|加载[^，。]{0,8}(?:模型|权重)(?!后)"
     ),
     "one device": re.compile(
@@ -231,9 +245,10 @@ _TOLD = {
         re.IGNORECASE,
     ),
     "a leak": re.compile(
-        r"\b(?:memory|V?RAM|usage|it)\b.{0,40}\b(?:keeps?|slowly|gradually|steadily|constantly|quickly"
-        r"|continu\w+) (?:\w+ )?(?:increas|grow|ris|climb)|(?:increas|grow)(?:ing|e?s)"
-        r" (?:on|with|after|in|during) (?:each|every|train|iter|step)"
+        r"\b(?:memory|V?R(?:AM|am)|usage|it)\b.{0,40}\b(?:keeps?|(?:is|was) (?=\w+ing)|continu\w+"
+        r"|slowly|gradually|steadily|constantly|quickly) ?(?:\w+ )?"
+        r"(?:increas|grow|ris|climb|go(?:es|ing) up)"
+        r"|(?:increas|grow)(?:ing|e?s) (?:on|with|after|in|during) (?:each|every|train|iter|step)"
         r"|\b(?:(?:increas|grow|accumulat)(?:ing|es?) (?!in )|accumulation of )(?:\w+ )?"
         r"(?:memory|VRAM)"
         r"|\b(?:memory|V?RAM)\b.{0,12} (?:fill(?:s|ing) up|(?:increas|grow|ris|climb)\w+ until)\b"
@@ -243,20 +258,22 @@ _TOLD = {
         r"|^(?!.*\b(?:[Mm]ay ?be|[Pp]ossibl[ey]|could|might|[Ii]s (?:it|this|there))\b|.*#\d).*"
         r"[Mm]emory leak|\b(?:filled|full)\b.{0,20}after .{0,12}epoch"
         r"|after .{0,12}epoch.{0,40}\bfull"
-        r"|(?:显存|内存)(?!.{0,5}(?:突然|剧烈|瞬间)).{0,8}(?:[上暴][涨升]|增[长加大]|泄[漏露]|飙升)"
+        r"|(?:显存|内存)(?!.{0,5}(?:突然|剧烈|瞬间))[^，。]{0,12}"
+        r"(?:(?:[上暴]|一直|不断|持续)[涨升增]|增[长加大]|越来越[大多高]|泄[漏露]|飙升)"
     ),
 }
 """A person's words for the phase of a failure, and for a leak."""
 _EVALUATES = re.compile(
     r"(?<!after )(?<!before )(?<!any )(?<!no )(?<![\w-])"
     r"(?:[Ee]?val|(?:[Vv]alid|[Ee]valu)at(?:e|ion|ing))"
-    r"(?![\w-]| (?:disabled|off))|(?:while|when|in|during) testing\b(?! (?:the|my|it|this|with))",
+    r"(?![\w-]| (?:disabled|off)|.*\bbackward)"
+    r"|(?:while|when|in|during) testing\b(?! (?:the|my|it|this|with))",
     re.ASCII,
 )
 """Words for evaluation in the line of a failure."""
 _RESUMES = re.compile(
     r"\b(?:[Rr]esum|[Rr]estor)(?:es?|ing)\b|断点|恢复训练"
-    r"|\b[Ll]oad(?:s|ing|ed)?(?: the| a| from)? checkpoints?\b(?! shards)"
+    r"|\b[Ll]oad(?:s|ing|ed)?(?: the| a| from)? checkpoint\b(?! shards)"
 )
 _CHINESE, _ASKS = re.compile("[\u4e00-\u9fff]"), re.compile("我(?!们)|请[教问]|大佬|吗")
 _AUTHOR = (" commented", "· comment ·", "· description ·", "opened this issue")
@@ -309,6 +326,8 @@ class Context:
     """Whether a container's state says that it was not killed for memory."""
     is_change: bool = False
     """Whether it describes a change of a program."""
+    is_wish: bool = False
+    is_lesson: bool = False
     prose: int = 0
     """Words in lines of sentences."""
     persons: int = 0
@@ -333,8 +352,8 @@ class Context:
     @property
     def is_manual(self) -> bool:
         """Whether it is a page that tells its readers what to do, with examples of errors."""
-        addressed = not self.persons and self.readers >= 3
-        return self.is_article and addressed and self.prose > 12 * self.plain
+        tells = self.is_article and self.readers >= 3 and self.prose > 12 * self.plain
+        return not self.persons and (tells or self.is_lesson)
 
     @property
     def framework(self) -> str | None:
@@ -463,6 +482,8 @@ class Context:
             whole = whole.removeprefix("# ")  # a title, not a comment
         if line == 1:
             self.is_change |= bool(_CHANGE.search(whole.lstrip().split("· comment ·")[0]))
+        self.is_wish |= bool(_WISH.search(whole))
+        self.is_lesson |= bool(_LESSON.search(whole))
         self.prose += sum(OF_A_PAGE * (1 if issue else 4) for issue in _PAGE.findall(whole))
         self.persons += sum(map(whole.count, _AUTHOR))
         text = _COMMENT.sub("", whole)
@@ -492,7 +513,7 @@ class Context:
             self.persons += len(_ASKS.findall(line))
         if len(words) >= 8 and sum(map(bool, map(_WORD.match, words))) >= 0.6 * len(words):
             self.prose += len(words)
-            self.persons += len(_PERSON.findall(line))
+            self.persons += len(PERSON.findall(line))
             self.readers += len(_READER.findall(line))
         else:
             self.plain += bool(words)

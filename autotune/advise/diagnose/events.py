@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.advise.diagnose.amounts import MOST_BYTES, NOTHING, Amounts, read
-from autotune.advise.diagnose.context import step_of, validated, validates
+from autotune.advise.diagnose.context import PERSON, step_of, validated, validates
 from autotune.advise.diagnose.flags import launch_of
 from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.memory import BACKEND, PINNED, SPEAKERS, backend_in, ran_out, speaker
-from autotune.advise.diagnose.prefixes import LogLine, take_apart
+from autotune.advise.diagnose.prefixes import TEXTS, LogLine, take_apart
 from autotune.advise.diagnose.reading import Hit
 from autotune.advise.diagnose.talk import is_code, is_quoted, is_talk
 from autotune.advise.diagnose.wordings import BATCH_PART, DISK, FIRST, LAST, SHARED, Wording
@@ -25,7 +25,7 @@ _NARROWEST = 60
 
 _REASONS = re.compile(r"\b(?:reasons|causes|issues|tips|troubleshooting):?\s*$", re.IGNORECASE)
 """The end of a heading of a list of possible causes."""
-_NAME = re.compile(r"[a-z][A-Z]|OOMK|_")
+_NAME = re.compile(r"[a-z](?!B\b)[A-Z]|OOMK|_")
 """Part of the name of an error, but never of a sentence."""
 _STANDS = re.compile(r"\W{0,3}(?:$|[.!,:;(])")
 """Follows a name that is no word of a sentence."""
@@ -100,7 +100,7 @@ class Event:
     weak: bool = False
     """Whether it counts only without other events: a sentence, or the source of a frame."""
     titled: bool = False
-    """Whether it is weak, or a title, which another error below may belie."""
+    """Whether it is weak, a class alone, or a title, which another error below may belie."""
     times: int = 1
     groups: tuple[tuple[str, str], ...] = ()
     """Further groups of the wording, by name."""
@@ -112,9 +112,14 @@ class Event:
     @property
     def is_instance(self) -> bool:
         """Whether it is from a real run: it has numbers, a time, a rank or a trace."""
-        numbers = _INSTANCE.search(self.text) or (self.kind is Kind.KILLED and self.text.isalpha())
+        known = _INSTANCE.search(self.text) or (self.kind is Kind.KILLED and self.text.isalpha())
         said = bool(self.trace[1:] or self.time or self.ranks or self.amounts.asked)
-        return said or bool(not self.weak and numbers)
+        return said or bool(not self.weak and known)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it has numbers, or the person who tells it met it."""
+        return bool(_INSTANCE.search(self.text) or PERSON.search(self.text))
 
     def goes_on_from(self, last: Event) -> bool:
         """Whether its line continues the message of `last`."""
@@ -191,9 +196,9 @@ def _event_in(said: LogLine, joint: int | None, hit: Hit, log: str) -> Event | N
         event = _event(hit, log, replace(said, text=text), wording, wording.match(text) or match)
         named = _NAME.search(match[0]) and _STANDS.match(said.text, match.end())
         weak = wording.weak or raised or (prose and not named)
-        return replace(
-            event, weak=weak, titled=weak or (hit.is_title and not sizes and not logged)
-        )
+        bare = wording.kind is Kind.OTHER and said.text.isidentifier()
+        titled = weak or bare or (hit.is_title and not sizes and not logged)
+        return replace(event, weak=weak, titled=titled)
     return None
 
 
@@ -232,7 +237,7 @@ def _in_trace(hit: Hit) -> bool:
 def _in_output(hit: Hit) -> bool:
     """Whether the lines before are a cell's output in a notebook."""
     keys = [match[1] for line in hit.before() if (match := _LIST.match(line))]
-    return keys[-1:] in (["text"], ["traceback"])
+    return bool(keys) and keys[-1].lower().endswith(TEXTS)
 
 
 def _event(hit: Hit, log: str, said: LogLine, wording: Wording, match: re.Match[str]) -> Event:
@@ -304,7 +309,7 @@ def _with_rest(text: str, hit: Hit, first: LogLine, *, words: bool) -> str:
     anywhere."""
     last = hit.line
     for line in hit.after(4096)[:MOST_LINES]:
-        said = take_apart(line)
+        said = take_apart(line.lstrip("#> ") if first.comment else line)
         if said.rank not in (None, first.rank):
             continue
         if said.time is not None and first.time is None:

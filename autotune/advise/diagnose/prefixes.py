@@ -15,7 +15,7 @@ _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
         r"[^|]{0,60}\d{1,3}%\|[^|]{0,200}\| ?\d+/\d+ \[[^\]]{0,300}\]",  # a bar without an end
-        r"[EWIF]\d{4} \d\d:\d\d:\d\d\.\d+ +(?:\d+ )?\S+:\d+\] ",  # torch 2.3+
+        r"[EWIF]\d{4} \d\d:\d\d:\d+\.\d+ +(?:\d+ )?\S+:\d+\] ",  # torch 2.3+
         r"\[[EWI] \w+\.cpp:\d+\] ",  # torch up to 2.2
         r"\[rank:? ?(?P<rank>\d+)\](?:\[[^\]]*\])?:?",  # torch 2.2+, Lightning
         r"\[default(?P<rank>\d+)\]:",  # torchrun --tee
@@ -47,16 +47,17 @@ _PREFIXES = tuple(
         r"(?:stderr|stdout|STDERR):",
         r"[-|│>*•] ",
         r"\[\d+\](?=:| +\[| +\d+%\|)",
-        r"[^\"'`]{0,200}[)\]](?=(?:\w+\.)*[A-Z]\w*(?:Error|Exception): )",  # another rank's code
+        # Another rank's code, or a traceback without ends of lines.
+        r"(?:[^\"'`]{0,200}[)\]]|.{0,4000}\^ +)(?=(?:\w+\.)*[A-Z]\w*(?:Error|Exception): )",
     )
 )
-_COMMENT = re.compile(r"(?:#+|//+)(?: (?=\S)|(?=[A-Z]\w*Error: ))")
+_COMMENT = re.compile(r"(?:#+|//+)(?: +(?=\S)|(?=>|[A-Z]\w*Error: ))")
 _STRING = re.compile(
     r"[\[{]?\s*(?:\"(?P<key>\w{1,20})\":\s*\[?\s*(?=\")|(?=b?[\"'].*\\n))b?[\"']"
     r"(?P<said>.*?)[\"']?\]?,?$"
 )
 """A string of JSON or Python that fills a line, as in a notebook's output."""
-_TEXTS = ("message", "msg", "log", "text", "line", "event", "error", "exception", "exc_info",
+TEXTS = ("message", "msg", "log", "text", "line", "event", "error", "exception", "exc_info",
           "traceback", "stack", "stack_trace", "textpayload", "textPayload", "body", "evalue",
           "stderr", "output")  # fmt: skip
 _RANKS = ("rank", "global_rank", "local_rank", "RANK", "process_index")
@@ -84,7 +85,7 @@ def take_apart(line: str) -> LogLine:
     pid, comment = None, False
     if string := _STRING.match(line):
         line = string["said"].replace("\\n", " ").replace('\\"', '"')
-        comment = not (string["key"] or "-").lower().endswith(_TEXTS)
+        comment = not (string["key"] or "-").lower().endswith(TEXTS)
     for _ in range(8):
         line = line.lstrip()
         if mark := _COMMENT.match(line):
@@ -125,5 +126,5 @@ def _of_json(line: str) -> tuple[str, int | None]:
 
 def _texts(body: object) -> list[str]:
     """The texts in a dictionary; empty for other values."""
-    said = [body.get(key) for key in _TEXTS] if isinstance(body, dict) else []
+    said = [body.get(key) for key in TEXTS] if isinstance(body, dict) else []
     return [each for each in said if isinstance(each, str)]

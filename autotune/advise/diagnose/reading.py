@@ -50,8 +50,9 @@ ANCHORS = {
 """Every line that a wording matches has one of these, or of `FOREIGN`. If a block has many of one,
 e.g. since a metric's name has "error", its longer forms beside it are searched instead."""
 FOREIGN = tuple(word.encode() for word in (
-    "不足", "不够", "占满", "耗尽", "溢出", "爆显存", "爆内存", "存爆", "부족", "памяти", "已杀死",
-    "被kill", "被 kill", "強制終了", "文件太小", "が小さ", "너무 작", "подкачки", "Getötet",
+    "不足", "不够", "占满", "用满", "用完", "用光", "跑满", "吃满", "吃光",
+    "耗尽", "溢出", "爆显存", "爆内存", "存爆", "부족", "памяти", "已杀死", "被kill", "被 kill",
+    "強制終了", "文件太小", "が小さ", "너무 작", "подкачки", "Getötet",
     "Убито", "错误码", "返回码", "退出码", "返回值", "错误代码",
 ))  # fmt: skip
 
@@ -66,6 +67,8 @@ _COLOURS = re.compile(
 """Colours, also without the escape character, or with one that JSON or a shell wrote out."""
 _TAG = re.compile(r"</?(?:span|pre|code|font|b|p)\b[^<>]{0,200}>")
 """HTML of rich's output in notebooks."""
+_JOINT = re.compile(r' *\\n", ?"(?!\w+":)')
+"""Between the strings of a list, in JSON on one line."""
 _STRAY = re.compile("[\x00-\x08\x0e-\x1f\x7f\u200b\ufeff]")
 _LINE_END = re.compile(r"[\r\n]+")
 _BLANK = re.compile(rb"\r?\n[ \t]*\r?\n")
@@ -264,6 +267,8 @@ def decoded(text: bytes) -> str:
     said = text.decode("utf-8", "replace")
     if "[" in said or "\x1b" in said:
         said = _COLOURS.sub("", said)
+    if '\\n",' in said:
+        said = _JOINT.sub(" ", said)
     if "</" in said:
         said = _TAG.sub("", said)
     return _STRAY.sub("", said)

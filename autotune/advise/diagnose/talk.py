@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 
+from autotune.advise.diagnose.memory import DENIED
+
 _TALK = re.compile(
     r"\b(?:[Ii]f (?:your?|it|this|the)|avoids?|[Ww]hen(?:ever)? an?|[Bb]etter"
     r"|[Tt]ips?|[Hh]ints?|FAQ|how to|watch(?:ing)? for|handles"
     r"|(?:may|might|would|could|can) (?:be|see|cause|get|lead|result|raise|hit|run)"
+    r"|will (?:\w+ )?(?:certainly|likely|probably|inevitably) \w+"
     r"|(?:attempts|tr(?:y|ies)|used|able) to (?:avoid|catch|detect|handle|prevent)"
     r"|(?:tell|know|clear|sure) (?:whether|if)|otherwise"
     r"|I think (?:it|this|that)(?:'s| is| was)? (?:\w+ )?(?:by|due|because)"
@@ -17,8 +20,9 @@ _TALK = re.compile(
     r"|used to (?:be|get|give|fail|have|hit|run|see|throw)"
     r"|(?:[Pp]reviously|[Ee]arlier|[Bb]efore(?= this|,)|[Ii]nitially|[Aa]t (?:the beginning|first)"
     r"|^Without)(?:,? \w+){0,6} (?:gave|got|had|hit|met|ran|saw|was)"
-    r"|(?:fix|solv|resolv|avoid|overcame|prevent)(?:ed|ing)?(?: \w+){0,2})\b"
-    r"|(?:\b(?:no|not|never|without)|n['’]t) (?:\w+ ){0,3}$"
+    r"|(?<!way to )(?<!advice to )(?<!help me )"
+    r"(?:fix|solv|resolv|avoid|overcame|prevent)(?:ed|ing)?(?: \w+){0,2})\b"
+    rf"|{DENIED}"
     r"|\bwill (?:likely |either )?(?:CPU |CUDA |GPU )?$|\b(?:cause|risk|source)s? of(?: \w+)? ?$"
     r"|^\W*(?:\[[^\]]*\] ?|\w+(?:\([^)]*\))?: )?"
     r"(?:[Oo]nly|[Ff]ind|[Ff]ix(?:e[ds])?|[Aa]dds?|[Ss]et|[Ss]upport|[Hh]andle|[Pp]ut|[Rr]emove|[Dd]etect|[Ee]nable|[Ee]xplain|[Cc]atch"
@@ -29,7 +33,8 @@ _TALK = re.compile(
 )
 """Before a message, this makes it talk."""
 _TALK_AFTER = re.compile(
-    r" ?(?:protection|[Hh]andl|guard|recovery|backoff|killer|[Dd]iagnos|errors (?:are|will))"
+    r" ?(?:protection|[Hh]andl|guard|recovery|backoff|killer|[Dd]iagnos|[Aa]lleviat|[Mm]itigat"
+    r"|[Pp]revent|errors (?:are|will))"
     r"|[^\]]{0,40}\]\(#"
     r"|还是|吗"
     r"|\W{0,3}(?:errors? )?(?:can|may|might|could|would)\b(?! (?:I|you|we|any|some))"
@@ -41,8 +46,8 @@ _TALK_AFTER = re.compile(
 )
 _SENTENCE_END = re.compile(r"(?<!e\.g\.)(?<=[.?!]) |(?<=,) (?=but )|(?<=[。？！])")
 _CODE = re.compile(
-    r"^[\s`]*(?:[+-] *)?(?:#|//|if |elif |except\b|assert |raise |return |with |print\(|log\w*\."
-    r"|[\"'](?![^\"]*\"\s*$|.*(?:[Ee]rror|Exception): )|>>>"
+    r"^[\s`]*(?:[+-] *)?(?:#|//|\[ \] |if |elif |except\b|assert |raise |return |with |print\("
+    r"|log\w*\.|[\"'](?![^\"]*\"\s*$|.*(?:[Ee]rror|Exception): )|>>>"
     r"|== |\w+ = |-?-> *\d+ |\d+ +(?:if|raise|assert|except))"
 )
 _PERSON = re.compile(r"\b(?:I|my|we)\b")
@@ -62,7 +67,7 @@ _RAISED = re.compile(
 
 
 def is_code(text: str) -> bool:
-    """Whether `text` is a line of code, or of a diff."""
+    """Whether `text` is a line of code, of a diff, or an item of a list that does not apply."""
     return bool(_CODE.match(text))
 
 

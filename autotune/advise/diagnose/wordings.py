@@ -234,12 +234,13 @@ _WEAK = (
         "killed-report", Kind.KILLED, "people, of their processes",
         r"\b(?:gets?|got|was|were|been|is|being|just|says?|displays?|message|with"
         r"|worker|process|[Tt]raining|job)\W{1,4}[Kk]illed\b(?! by signal: (?!K))"
-        r"|\bgets? kill\b|被 ?[Kk]ill|[\"'`”] [Kk]illed$",
+        r"|\b(?:die[sd]?|dying|crash\w*|ends?|killed) (?:\w+ )?(?:with|by|from) (?:\w+\.)?SIGKILL"
+        r"|\bgets? (?:kill\b|SIGKILLed)|被 ?[Kk]ill|[\"'`”] [Kk]illed$",
         weak=True,
     ),
     _row(
         "told-error", Kind.OTHER, "people and loggers, of an exception that they name or show",
-        r"(?:(?<!\S)[`\"'(]|(?<=: ))(?:\w+\.)*[A-Z]\w*(?:Error|Exception): \S",
+        r"(?:(?<!\S)[`\"'(]|(?<=: ))(?:\w+\.)*[A-Z]\w*(?:Error|Exception): \S|\bnccl\w+Error: \S",
         r"\b[Ee]rror (?:during|while|in) [\w ]{1,30}: \w|\): error: [a-z]",
         r"\bCU[A-Z]{3,6}_STATUS_(?!SUCC|ALLOC)[A-Z]",
         weak=True,
@@ -256,7 +257,8 @@ _IMPLIED = (
     _row(
         "worker-killed", Kind.HOST,
         "torch torch/csrc/DataLoader.cpp, as in v2.13; paddle fluid/imperative/data_loader.cc",
-        r"DataLoader (?:worker|process) \(pid +\d+\) (?:exited )?is killed by signal: Killed",
+        r"Data[Ll]oader (?:worker|process) ?\(pid +\w+\) (?:exited )?is killed by signal:"
+        r" ?[Kk]illed",
         r"how to address the out of memory issue: \S+ray",
     ),
     _row(

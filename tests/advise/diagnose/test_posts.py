@@ -121,6 +121,83 @@ def test_a_class_without_sizes_is_a_message_and_on_a_page_no_run(tmp_path: Path)
     assert not told(tmp_path, page)["oom"]
 
 
+def test_memory_that_is_used_up_in_chinese_is_the_hosts(tmp_path: Path) -> None:
+    for text in (
+        "mem 跑满之后进程自动kill\n",
+        "32G内存用光了，训练被 kill\n",
+        "跑到一半出现 OOM killer 退出\n",
+    ):
+        assert told(tmp_path, text)["event"]["kind"] == "host"
+
+
+def test_a_misspelt_word_for_device_memory_and_its_batch_that_fits(tmp_path: Path) -> None:
+    body = told(tmp_path, "第一步就gpu现存不足，batch改大会爆显存，所以无法增加\n")
+    assert body["event"]["kind"] == "device"
+    assert body["cause"]["name"] == "not said"
+
+
+def test_steps_that_fitted_are_counted_in_chinese(tmp_path: Path) -> None:
+    post = "显卡24G，跑了两千步之后突然 out of memory\n"
+    assert told(tmp_path, post)["cause"]["name"] == "a longer sample"
+
+
+def test_a_lesson_with_an_example_is_no_run_and_a_report_with_its_headings_is(
+    tmp_path: Path,
+) -> None:
+    lesson = f"Symptoms\n{oom()}\nCommon Causes\nThe whole data set is kept\n"
+    assert not told(tmp_path, lesson)["oom"]
+    mine = "So I read about this all day long and my own run still fails in the same way\n"
+    assert told(tmp_path, lesson + mine)["oom"]
+
+
+def test_a_title_of_a_change_may_begin_small_or_name_documents(tmp_path: Path) -> None:
+    for title in (
+        "Update the page on OOM",
+        "Document what OOM does",
+        "docs: Cover a failed memory allocation",
+    ):
+        assert not told(tmp_path, f"# {title}\n\n- Say what it means.\n")["oom"]
+    change = "# add recomputation\n\nThe large model goes from OOM to 44GB on 8 cards of 90 GB.\n"
+    assert not told(tmp_path, change)["oom"]
+
+
+def test_a_class_alone_says_less_than_a_title(tmp_path: Path) -> None:
+    post = '# cuda out of memory\n\n  File "t.py", line 3, in f\n    y = x * x\nRuntimeError\n'
+    assert told(tmp_path, post)["event"]["kind"] == "device"
+
+
+def test_a_size_is_no_name_of_an_error(tmp_path: Path) -> None:
+    post = (
+        "# perf(loss): use chunks\n\nThe failing 3.5 GiB allocation is one tensor of 9000 words.\n"
+    )
+    assert not told(tmp_path, post)["oom"]
+
+
+def test_who_wishes_a_change_tells_of_what_it_would_mend(tmp_path: Path) -> None:
+    met = "Training a 7B model with 9000 tokens has an OOM error. "
+    assert not told(tmp_path, f"# Add ring attention\n\n{met}\n")["oom"]
+    wish = f"# Add ring attention\n\n{met}It would be great to have it.\n"
+    assert told(tmp_path, wish)["oom"]
+    mine = "# Train on small cards\n\n### Feature request\n\nI run out of memory on my GPU.\n"
+    assert told(tmp_path, mine)["oom"]
+
+
+def test_memory_that_goes_up_is_a_leak_and_a_failed_backward_no_evaluation(tmp_path: Path) -> None:
+    post = "The host memory keeps going up with each batch until the job gets killed.\n"
+    assert told(tmp_path, post)["cause"]["name"] == "a leak"
+    assert told(tmp_path, "机器内存一直涨，最后内存不够被杀\n")["cause"]["name"] == "a leak"
+    post = "Metal OOM on my GPU after the first val pass, in the backward pass.\n"
+    assert told(tmp_path, post)["cause"]["name"] != "evaluation"
+
+
+def test_checkpoints_are_loaded_at_the_start_and_a_checkpoint_to_go_on(tmp_path: Path) -> None:
+    post = 'The second .to("cuda") fails with torch.OutOfMemoryError on my card.\n'
+    assert told(tmp_path, post)["cause"]["name"] == "loading the model"
+    for said, cause in (("checkpoints", "loading the model"), ("a checkpoint", "resuming")):
+        post = f"The job dies while loading {said} due to lack of VRAM.\n"
+        assert told(tmp_path, post)["cause"]["name"] == cause
+
+
 def test_a_tool_that_diagnoses_it_has_not_met_it(tmp_path: Path) -> None:
     for text in (
         "description: Diagnose CUDA out of memory errors by six steps\n",
