@@ -27,6 +27,8 @@ _SIZES = (2e-3, 6.0)
 """Parameters for each byte of a device: the least and the most."""
 _ASPECT, _WEIGHTS_OF_BLOCK, _WORDS = 128, 12, 64_000
 """Width for each block; weights of a block, in squares of the width; the vocabulary."""
+_DEPTH_OFF = 0.3
+"""Deviation of the logarithm of the blocks that a model of some width has."""
 _KEPT_BY_BLOCK, _RECOMPUTED = 34, 0.9
 """Bytes of a token and channel; and what of them checkpointing leaves away."""
 _CUTS = (24 / 34, 1.0)
@@ -128,7 +130,8 @@ class Sweep:
         """The logarithm of each run's peak, and of the parameters as one more, by [draw][run]; and
         the draws' weights.
 
-        By models of many sizes, of which those are likelier with which a part of the runs fits.
+        By models of many sizes, of which those are likelier with which a part of the runs fits. A
+        pipeline of more stages than the model has blocks breaks: it counts as out of memory.
         """
         drawn = _Drawn(count, seed=1)
         tp, pp, dp = (self._each(name) for name in ("tp", "pp", "replicas"))
@@ -152,5 +155,8 @@ class Sweep:
         activations = kept * blocks * (cut / tp + 1 - cut) + logits
         peak = np.log(capacity_bytes * drawn.around(_BASE, 0.7) + state + activations)
         over = (peak > math.log(capacity_bytes)).mean(axis=1)
+        depth = width / _ASPECT * drawn.around(1.0, _DEPTH_OFF)
+        too_large = math.log(capacity_bytes) + 1
+        peak = np.where(pp > depth, np.maximum(peak, too_large), peak)
         weights = np.exp(-(((over - _OVER) / _OVER_OFF) ** 2) / 2)
         return np.append(peak, np.log(size), axis=1), weights / weights.sum()

@@ -71,6 +71,15 @@ def test_degrees_and_stages_cut_what_is_held() -> None:
     assert (plain < larger).all()
 
 
+def test_a_pipeline_of_more_stages_than_blocks_does_not_fit() -> None:
+    points = [run("tp=1;pp=8"), run("tp=1;pp=32"), run("tp=8;pp=32"), run("tp=8;pp=8")]
+    model = FitModel(points, CAPACITY)
+    model.observe(0, Within(CAPACITY))
+    model.observe(1, OutOf(CAPACITY))  # fewer bytes than what fitted
+    assert model.chance(CAPACITY)[2] < 0.1
+    assert model.chance(CAPACITY)[3] > 0.9
+
+
 def test_a_fast_device_has_a_small_model() -> None:
     points = [run("tp=4;pp=2"), run("tp=4;pp=1"), run("tp=1;pp=1", 8)]
     fast, slow = FitModel(points, CAPACITY), FitModel(points, CAPACITY)
