@@ -113,6 +113,7 @@ def _with_phases(
     """`after`, with the peaks of a launch with --phase-args, if the study had one."""
     if not run.best.phase_args:
         return after
+    note(f"training with --phase-args, at most {limit_s:.0f} s")
     try:
         found = run(probing(run.best), fresh=True, phases_s=limit_s)
     except RanOutError:

@@ -252,14 +252,15 @@ def test_evaluation_and_saving_are_reached_by_arguments_of_their_own(tmp_path: P
 
 @pytest.mark.slow
 def test_verify_does_not_hold_where_evaluation_breaks(tmp_path: Path) -> None:
-    script = "--eval-every {every} --eval-batch 6000 --save-every 100000"
+    script = "--eval-every {every} --eval-batch 6000 --save-every 100000 --copies 1"
     out = tmp_path / "study"
     phased(out, script, "--set", "every=90000", capacity="1GiB")
     changed = json.loads((out / "best.json").read_text())
-    changed["provenance"]["options"]["phase_args"] = "--eval-every 5"
+    changed["provenance"]["options"]["phase_args"] = "--eval-every 5 --save-every 5"
     (out / "best.json").write_text(json.dumps(changed))
     verified = autotune("verify", out, "--steps", "40", code=ExitCode.NOT_VERIFIED)
     assert "in evaluation" in verified.stdout
+    assert "training with --phase-args, at most 150 s" in verified.stderr
 
 
 @pytest.mark.slow
