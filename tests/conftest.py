@@ -27,6 +27,7 @@ settings.load_profile("steady")
 
 # Parallel tests have more threads than the machine has cores, so waiting ones must not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Scripts start with "python", which Debian only has in an environment.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
