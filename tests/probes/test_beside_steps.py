@@ -56,6 +56,10 @@ def test_ranks_of_any_engine_evaluate_and_save(engine: str, save: str, tmp_path:
     )  # fmt: skip
     best = Best.read(tmp_path / "study" / "best.json")
     assert (best.config.engine, best.config.zero_stage) == (engine, int(stage))
+    if engine == "deepspeed":
+        exported = best.exports["deepspeed"]
+        assert exported["train_micro_batch_size_per_gpu"] == best.config.micro_batch
+        assert exported["zero_optimization"]["stage"] == int(stage)
     assert (best.unseen, best.phase_args) == ((), True)
     phases = best.measured.phases
     assert phases is not None
