@@ -24,23 +24,28 @@ LIMIT_S = 300.0
 POLL_S = 0.02
 MOST_HELPERS = 4
 """Helpers at once: each imports torch, about half a GiB."""
-_ENGINE = next(iter(ENGINES))
-"""The engine of traces: torch's own."""
+PREFIX = "autotune-count-"
+"""Of folders for logs."""
+
+
+def by(forks: Forks, engine: str, family: str) -> Start:
+    """Starts helpers by the server of `engine`: the first one waits for its imports."""
+
+    def start(dial: Dial, log: Path, environment: dict[str, str]) -> RankProcess:
+        forks.prepare(engine, family, lambda: False, time.monotonic() + LIMIT_S)
+        return forks.start_rank(engine, dial, log, environment)
+
+    return start
 
 
 @contextmanager
 def forked(family: str) -> Iterator[Start]:
-    """Starts helpers that share their imports: the first one waits for these."""
+    """Starts helpers that share their imports."""
     with (
-        tempfile.TemporaryDirectory(prefix="autotune-count-") as logs,
+        tempfile.TemporaryDirectory(prefix=PREFIX) as logs,
         closing(Forks(Path(logs), NO_GPU, lambda _: None)) as forks,
     ):
-
-        def start(dial: Dial, log: Path, environment: dict[str, str]) -> RankProcess:
-            forks.prepare(_ENGINE, family, lambda: False, time.monotonic() + LIMIT_S)
-            return forks.start_rank(_ENGINE, dial, log, environment)
-
-        yield start
+        yield by(forks, next(iter(ENGINES)), family)
 
 
 def count(asked: Count, model: str, start: Start = local.start_rank) -> Counted:
@@ -86,7 +91,7 @@ def _helped(asked: Sequence[Count | Describe], limit_s: float, start: Start) -> 
     """Helpers that have ended, one for each of `asked`. A few run at once."""
     helpers: list[Helper] = []
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="autotune-count-"))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX))
         while len(helpers) < len(asked) or any(each.works for each in helpers):
             if len(helpers) < len(asked) and sum(each.works for each in helpers) < _at_once():
                 logs = Path(folder) / str(len(helpers))

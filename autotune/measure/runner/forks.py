@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -98,6 +98,14 @@ class Forks:
         if but:
             self._spawn(engine, but)
 
+    def take(self, other: Forks) -> None:
+        """Take the servers of `other`, which has the same variables. Their logs follow at their
+        end."""
+        for server in other._servers.values():
+            server.kept = self._logs / server.log.name
+        self._servers |= other._servers
+        other._servers.clear()
+
     def start_rank(
         self, engine: str, dial: Dial, log: Path, environment: dict[str, str]
     ) -> LocalProcess:
@@ -160,7 +168,9 @@ class _Server:
             # Else numpy's OpenBLAS starts threads on import. torch computes with its own.
             alone = {"OPENBLAS_NUM_THREADS": "1"}
             self.process = spawn([*SERVER, *needs], theirs.fileno(), log, environment | alone)
-        self._log = log
+        self.log = log
+        self.kept: Path | None = None
+        """Where to append its log when it ends."""
         ours.settimeout(REPLY_S)
         self._peer = Peer(Stream(ours))
 
@@ -205,6 +215,9 @@ class _Server:
         self.process.signal(signal.SIGKILL)
         self.process.reap()
         self._peer.close()
+        if self.kept is not None:
+            with suppress(OSError), self.kept.open("ab") as kept:
+                kept.write(self.log.read_bytes())
 
     def _receive(self) -> Message:
         try:
@@ -214,7 +227,7 @@ class _Server:
 
     @property
     def _gone(self) -> str:
-        return f"the fork server is gone, see {self._log.name}"
+        return f"the fork server is gone, see {self.log.name}"
 
 
 @contextmanager

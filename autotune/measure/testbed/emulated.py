@@ -7,7 +7,6 @@ from functools import partial
 
 from autotune.device.cpu import cores
 from autotune.device.device import Device
-from autotune.measure.runner.counting import count
 from autotune.measure.testbed.machine import Machine
 from autotune.measure.testbed.ranks import Layout, on_one_machine
 from autotune.measure.testbed.resolve import resolve
@@ -28,7 +27,7 @@ class Emulated(Machine):
         self._nodes = nodes
 
     def space(self, options: Options, known: Workload | None = None) -> Space:
-        counted = partial(count, model=options.model.name)
+        counted = partial(self._count, options)
         return resolve(
             options, self.device, NO_LIMIT, cores(), count=counted, known=known,
             lay_out=self._lay_out,
