@@ -418,7 +418,6 @@ def test_fp8_needs_sizes_in_multiples_of_16() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # it is compiled
 def test_adamw_of_8_bits_learns_and_holds_a_quarter(tmp_path: Path) -> None:
     pytest.importorskip("torchao")
     how: dict[str, Any] = {"world_size": 1, "width": 512, "steps": 4, "depth": 1}
