@@ -16,6 +16,7 @@ from probes import engines
 from probes.engines import evaluated
 from probes.engines.ddp import DdpEngine
 from probes.scratch import BriefFiles
+from tests.support.choice import campaign
 from tests.support.programs import autotune
 
 TINY = ("--device", "cpu", "--model", "gpt2-tiny", "--depth", "1", "--seq-len", "32",
@@ -45,8 +46,8 @@ def test_an_evaluation_has_no_gradients_and_keeps_logits_in_fp32() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("engine", "save"), [("ddp", "full"), ("fsdp", "full"), ("fsdp", "sharded"),
-                         ("deepspeed", "full")],
+    ("engine", "save"),
+    [("ddp", "full"), ("fsdp", "sharded"), ("deepspeed", "full"), *campaign(("fsdp", "full"))],
 )  # fmt: skip
 def test_ranks_of_any_engine_evaluate_and_save(engine: str, save: str, tmp_path: Path) -> None:
     stage = {"ddp": "0"}.get(engine, "3")
