@@ -89,7 +89,7 @@ def test_ranks_of_an_engine_force_and_report_both(tmp_path: Path) -> None:
     code = main([
         "--model", "mixtral-tiny", "--device", "cpu", "--world-size", "2", "--engine", "fsdp",
         "--zero", "3", "--checkpointing", "full", "--seq-len", "32", "--micro-batch", "1",
-        "--finals", "1", "--learn-from", "none", "--budget", "4m", "--out", str(tmp_path / "s"),
+        "--finals", "1", "--learn-from", "none", "--budget", "2m", "--out", str(tmp_path / "s"),
     ])  # fmt: skip
     assert code == ExitCode.FOUND
     found = Best.read(tmp_path / "s" / "best.json")
