@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +63,63 @@ def end(process: subprocess.Popen[str]) -> str:
     return out
 
 
+FORKS = """
+import json, os, sys, traceback
+import torch, torch.distributed
+def run(program, environment, argv, folder):
+    for name, stream in (("out", 1), ("err", 2)):
+        os.dup2(os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT), stream)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv[1:] = argv
+    exec(program, {"__name__": "__main__"})
+for line in sys.stdin:
+    program, environment, each = json.loads(line)
+    pids = []
+    for argv, folder in each:
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            code = 1
+            try:
+                run(program, environment, argv, folder)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+    print(*(os.waitpid(pid, 0)[1] for pid in pids), flush=True)
+"""
+
+
+@cache
+def forks() -> subprocess.Popen[str]:
+    """A process that has imported torch. It ends with this one."""
+    cards = Emulation("1x24GiB")
+    cards.close()  # each child has cards of its own
+    return begin(cards, FORKS, stdin=subprocess.PIPE)
+
+
+def ended(cards: Emulation, program: str, each: Sequence[Sequence[str]]) -> list[Any]:
+    """What processes on these cards printed at last, as JSON: one for `each` list of arguments.
+    They are forked after torch was imported, and have to end well."""
+    server = forks()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    with tempfile.TemporaryDirectory() as home:
+        folders = [Path(home, str(i)) for i in range(len(each))]
+        for folder in folders:
+            folder.mkdir()
+        asked = [program, cards.environment, [*zip(each, map(str, folders), strict=True)]]
+        print(json.dumps(asked), file=server.stdin, flush=True)
+        codes = server.stdout.readline().split()
+        assert codes == ["0"] * len(each), [(f / "err").read_text()[-3000:] for f in folders]
+        return [json.loads((f / "out").read_text().splitlines()[-1]) for f in folders]
+
+
 def answers(cards: Emulation, program: str) -> Any:
     """What a program on these cards printed at last, as JSON; it has `json` and `torch`."""
-    return json.loads(end(begin(cards, f"import json, torch\n{program}")).splitlines()[-1])
+    return ended(cards, f"import json, torch\n{program}", [()])[0]
 
 
 CARDS = ("A100-80GB", "H100", "H200", "RTX4090")
@@ -121,6 +177,5 @@ def ranks(
     cards: Emulation, program: str, store: Any, count: int = 4, *, join: bool = True
 ) -> list[Any]:
     """What each of the ranks printed at last. They `join` a process group first."""
-    program = (JOIN if join else WORDS) + program
-    each = [begin(cards, program, str(rank), str(count), str(store)) for rank in range(count)]
-    return [json.loads(end(process).splitlines()[-1]) for process in each]
+    each = [(str(rank), str(count), str(store)) for rank in range(count)]
+    return ended(cards, (JOIN if join else WORDS) + program, each)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 
 import pytest
@@ -76,7 +78,8 @@ def test_each_allocator_of_torch_runs_out_and_goes_on(emulate: Emulate, allocato
     cards = emulate("1x24GiB")
     cards.environment["PYTORCH_ALLOC_CONF"] = allocator
     cards.environment["PYTORCH_CUDA_ALLOC_CONF"] = allocator
-    assert answers(cards, """
+    said = end(begin(cards, """
+import json, torch
 assert torch.cuda.get_allocator_backend() in ("native", "cudaMallocAsync")
 fitted = []
 for turn in range(40):  # more addresses than one card has
@@ -89,7 +92,8 @@ for turn in range(40):  # more addresses than one card has
     del held
     torch.cuda.empty_cache()
 print(json.dumps([sorted(set(fitted)), torch.cuda.max_memory_allocated() >> 30]))
-""") == [[23], 23]  # fmt: skip
+"""))  # fmt: skip
+    assert json.loads(said) == [[23], 23]
 
 
 def test_small_values_are_real_and_pinned_memory_is_known(told: Told) -> None:
@@ -149,9 +153,11 @@ try:
 except torch.OutOfMemoryError as error:
     print(json.dumps(str(error)))
 """
-    assert f"Process {other.pid} has 20." in answers(cards, program)
+    said = answers(cards, program)
+    assert f"Process {other.pid} has 20." in said
+    assert "this process has 500.00 MiB" in said
     other.send_signal(signal.SIGKILL)
-    # Not waited for yet: a zombie holds nothing.
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # a zombie holds nothing
     assert answers(cards, program) == "fits"
     other.communicate()
 

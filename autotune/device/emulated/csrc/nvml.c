@@ -196,15 +196,18 @@ int nvmlDeviceGetMemoryInfo_v2(handle device, struct memory_v2 *out) {
 }
 #endif
 
-struct running {
+struct running {  // of the first version
   unsigned pid;
   unsigned long long used;
-#ifndef BEFORE_R510
-  unsigned gpu_instance, compute_instance;
-#endif
 };
 
-static int list_processes(handle device, unsigned *count, struct running *out) {
+struct running_v2 {
+  struct running process;
+  unsigned gpu_instance, compute_instance;
+};
+
+// Write rows of `size` bytes, which begin as those of the first version do.
+static int list_processes(handle device, unsigned *count, void *out, size_t size) {
   if (first(device)->processes) return first(device)->processes;
   unsigned room = *count, found = 0;
   for (int unit = 0; unit < shared->units; unit++) {
@@ -212,7 +215,10 @@ static int list_processes(handle device, unsigned *count, struct running *out) {
     for (int i = 0; i < MOST_PROCESSES; i++) {
       struct process *each = &shared->process[i];
       if (!each->pid || !each->used[unit] || !is_alive(each->pid)) continue;
-      if (found < room && out) out[found] = (struct running){each->pid, each->used[unit]};
+      if (found < room && out) {
+        char *row = memset((char *)out + found * size, 0, size);
+        *(struct running *)row = (struct running){each->pid, each->used[unit]};
+      }
       found++;
     }
   }
@@ -221,18 +227,18 @@ static int list_processes(handle device, unsigned *count, struct running *out) {
 }
 
 #ifndef BEFORE_R510
-int nvmlDeviceGetComputeRunningProcesses_v3(handle device, unsigned *count, struct running *out) {
-  return list_processes(device, count, out);
+int nvmlDeviceGetComputeRunningProcesses_v3(handle device, unsigned *count, struct running_v2 *out) {
+  return list_processes(device, count, out, sizeof *out);
 }
 
-int nvmlDeviceGetGraphicsRunningProcesses_v3(handle device, unsigned *count, struct running *out) {
+int nvmlDeviceGetGraphicsRunningProcesses_v3(handle device, unsigned *count, struct running_v2 *out) {
   *count = 0;
   return OK;
 }
 #endif
 
 int nvmlDeviceGetComputeRunningProcesses(handle device, unsigned *count, struct running *out) {
-  return list_processes(device, count, out);
+  return list_processes(device, count, out, sizeof *out);
 }
 
 struct utilization {
