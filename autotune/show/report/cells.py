@@ -124,7 +124,7 @@ def evidence(cell: Cell) -> str:
     """The quality of its measurement, in a word or two."""
     if cell.confirmed:
         return "confirmed"
-    return "stopped early" if cell.verdict == Verdict.PRUNED else "once"
+    return "stopped early" if cell.verdict == Verdict.PRUNED else "unconfirmed"
 
 
 def _samples(cell: Cell, best: Best) -> str:

@@ -336,8 +336,8 @@ def test_the_end_compares_what_makes_the_same_batch() -> None:
     lines = text[text.index("micro x accum x ranks") :].splitlines()[:3]
     assert [" ".join(line.split()) for line in lines] == [
         "micro x accum x ranks tokens/s of best peak measured",
-        "2 x 2 x 2 9.00k 75.0% 1.00 GiB 25% once",
-        "> 4 x 1 x 2 12.0k 100.0% 1.00 GiB 25% once",
+        "2 x 2 x 2 9.00k 75.0% 1.00 GiB 25% unconfirmed",
+        "> 4 x 1 x 2 12.0k 100.0% 1.00 GiB 25% unconfirmed",
     ]
     assert "Fastest here: 4 x 1 x 2." in text
 

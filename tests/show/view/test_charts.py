@@ -107,7 +107,7 @@ def test_a_cell_says_how_it_was_measured_and_which_one_is_the_best(study: Shown)
     assert spec is not None
     words = [row["words"].split(", ") for row in spec["data"]["values"]]
     assert sum("the best" in each for each in words) == 1
-    assert all({"confirmed", "measured once", "stopped early"} & set(each) for each in words)
+    assert all({"confirmed", "unconfirmed", "stopped early"} & set(each) for each in words)
 
 
 def test_the_parts_of_a_peak_add_up_to_it(study: Shown) -> None:

@@ -51,8 +51,8 @@ CHARTS = {
     ),
     "cells": Chart(
         "The winner of each depth and length",
-        "Darker is better. Confirmed winners were measured again in fresh processes. Others were"
-        " measured once, so their speed may be high by chance.",
+        "Darker is better. Confirmed winners were measured again in fresh processes, and agreed."
+        " The speed of others may be high by chance.",
         cells,
     ),
     "time": Chart(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.result.best import Cell
+from autotune.show.report.cells import evidence
 from autotune.show.report.objective import of_objective, rate
 from autotune.show.view.charts.vega import LINE, Spec, chart
 from autotune.show.view.study import Shown
 from autotune.space.axes import AXES, OTHER_AXES
-from autotune.space.outcome import Verdict
 
 
 def cells(study: Shown) -> Spec | None:
@@ -47,13 +47,11 @@ def cells(study: Shown) -> Spec | None:
 def _row(study: Shown, cell: Cell, differing: list[str]) -> dict[str, Any]:
     words = [f"{AXES[name].label} {getattr(cell.config, name)}" for name in differing]
     value = of_objective(cell.measured, study.objective)
-    evidence = "confirmed" if cell.confirmed else (
-        "stopped early" if cell.verdict == Verdict.PRUNED else "measured once")  # fmt: skip
     best = ["the best"] if study.best and study.best.config == cell.config else []
     return {
         "depth": cell.depth,
         "seq_len": cell.seq_len,
         "value": value,
         "rate": rate(value, study.objective),
-        "words": ", ".join([f"micro {cell.config.micro_batch}", *words, evidence, *best]),
+        "words": ", ".join([f"micro {cell.config.micro_batch}", *words, evidence(cell), *best]),
     }
