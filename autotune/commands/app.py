@@ -29,7 +29,8 @@ def main(argv: list[str], started: float | None = None) -> int:
         complain(one_line(error))
         return ExitCode.USAGE
     except ModelError as error:
-        print(error.traceback, file=sys.stderr)
+        if error.traceback:
+            print(error.traceback, file=sys.stderr)
         complain(str(error))
         return ExitCode.NO_MEASUREMENT
     except NoNodesError as error:

@@ -134,7 +134,8 @@ def lines(found: Verified, *, asked: bool = False, of_script: bool = True) -> li
             " was busier or slower then; run the study again, since another configuration may be"
             " the best now",
         )
-    return said + not_seen(found.unseen, asked=asked, of_script=of_script) + _other(found)
+    unseen = found.unseen if found.passed or found.cannot_tell else None
+    return said + not_seen(unseen, asked=asked, of_script=of_script) + _other(found)
 
 
 def _other(found: Verified) -> list[str]:

@@ -89,15 +89,17 @@ class Finals:
         return self._made
 
     def needed_s(self) -> float:
-        """Seconds for the remaining finals."""
+        """Seconds for the remaining finals; once they are settled, for one of what the search may
+        still find."""
         finalists = self._finalists()
         closing_s = CLOSING_S + (self._phases_s(finalists[0].candidate) if finalists else 0.0)
-        if self._settled(finalists) or (self._had_none and not finalists):
+        if self._had_none and not finalists:
             return closing_s
+        settled = self._settled(finalists)
         left = [
             (self._start_s(r), self._steps_s(r, self._workload.micro_steps(r.candidate)))
-            for r in finalists
-            for _ in range(self._rounds(r.candidate), FINAL_ROUNDS)
+            for r in finalists[: 1 if settled else None]
+            for _ in range(1 if settled else FINAL_ROUNDS - self._rounds(r.candidate))
         ]
         if not finalists:
             start_s = self._pace.start_s(self._first_build)

@@ -137,6 +137,8 @@ class Phases:
                 self._regular.add(kind)
                 self._join(kind)
         self._gap, self._counted = set(), set()
+        if not self._stepped:
+            self._asked.clear()  # a teacher may have been frozen since
         self.between = self._stepped = True
         self._thread = threading.get_ident()
         self._armed, self._frozen, self.failed_in = 0, 0, ""

@@ -19,7 +19,7 @@ from autotune.commands.app import entry, main
 from autotune.commands.dry_run import print_plan
 from autotune.commands.exits import ExitCode
 from autotune.commands.tune import Tune
-from autotune.errors import UsageError
+from autotune.errors import ModelError, UsageError
 from autotune.result.folder.ending import Ending, StudyEnd
 from autotune.space.axes import AXES, DEGREES, SCRIPT_AXES
 from autotune.space.candidate import Candidate
@@ -483,6 +483,18 @@ def test_an_early_interrupt_measures_nothing(run: Runs, monkeypatch: pytest.Monk
     monkeypatch.setattr("autotune.device.open_device", interrupted)
     code, _, err = run()
     assert (code, err) == (5, "autotune: stopped before anything was measured\n")
+
+
+@pytest.mark.parametrize("trace", ["", "Traceback:"])
+def test_the_error_of_a_model_comes_after_its_traceback_if_it_has_one(
+    trace: str, run: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: object, **more: object) -> None:
+        raise ModelError("its loss is None", trace)
+
+    monkeypatch.setattr(session, "run", broken)
+    code, _, err = run("--device", "cpu")
+    assert (code, err.splitlines()) == (5, [*trace.splitlines(), "autotune: its loss is None"])
 
 
 def test_an_internal_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,13 @@ def test_what_comes_with_steps_or_before_them_is_no_evaluation(
     assert counts(told_of(tmp_path, between, before)) == {}
 
 
+def test_a_copy_that_is_frozen_after_it_was_asked_hides_no_evaluation(tmp_path: Path) -> None:
+    between = """with torch.no_grad(): copy(ids(4))
+    if number % 4 == 0: model.eval(), evaluate(), model.train()"""
+    before = "copy = __import__('copy').deepcopy(model).eval().requires_grad_(False)"
+    assert counts(told_of(tmp_path, between, before)) == {"evaluate": 2}
+
+
 @pytest.mark.parametrize(
     ("before", "between", "cycle"),
     [

@@ -28,6 +28,7 @@ from autotune.space.options import Options
 from autotune.space.outcome import Verdict
 from autotune.study import verify
 from autotune.wire.reports import Peaks, Report
+from tests.support.defaults import RULE
 from tests.support.exported import result
 from tests.support.fake_nvml import FakeGpu, FakeNvml
 from tests.support.scripted import ScriptedRunner, report
@@ -98,6 +99,26 @@ def test_a_winner_that_runs_out_of_memory_does_not_hold_and_its_logs_stay(
     assert found is not None
     assert (found.passed, found.tokens_per_s, found.peak_bytes) == (False, None, None)
     assert found.ran_out == "no memory; see group001-rank0.log"
+
+
+@pytest.mark.parametrize(
+    ("peak_mib", "launches"), [(1, 1), (BEST.limits.limit_bytes // MIB + 1, 0)]
+)
+def test_no_phase_is_waited_for_where_training_does_not_hold(
+    peak_mib: int, launches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Best, "phase_args", True)
+    long = run_of([STEP_S] * 200, peak_mib)
+    runner = ScriptedRunner(lambda job: Result(verdict=Verdict.OK, report=long))
+
+    @contextmanager
+    def training(best: Best, **_: object) -> Iterator[verify.Training]:
+        yield verify.Training(runner, best, best.config.candidate, open_device("cpu"))
+
+    monkeypatch.setattr(verify, "training", training)
+    monkeypatch.setattr(verify, "probing", lambda best: RULE)
+    verify.verify(BEST, steps=40, limit_s=1000.0, logs=tmp_path, note=lambda said: None)
+    assert sum(job.phases for job in runner.jobs) == launches
 
 
 @pytest.mark.parametrize(

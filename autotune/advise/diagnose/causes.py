@@ -286,7 +286,8 @@ _OPTIMIZER = re.compile(
 )
 _EVALUATION = re.compile(
     r"in (?:evaluate|predict|validate|nested_concat|torch_pad_and_concatenate|estimate_loss"
-    r"|_?(?:eval|evaluation|val|validation|predict|prediction)_(?:step|loop|epoch)(?:_end)?"
+    r"|_?(?:on_)?(?:eval|evaluation|val|validation|predict|prediction)"
+    r"_(?:step|loop|epoch|batch)(?:_end)?"
     r"|(?:_?run|do)_(?:eval|evaluate|evaluation|validation))\b"
 )
 TRAINING = re.compile(r"backward|optimizer|in train\w*$|training_step|_train_loop", re.MULTILINE)

@@ -162,21 +162,21 @@ class Launch:
                 own_s += mine.user + mine.system + mine.children_user + mine.children_system
         return CpuTimes.now(ALL_CORES, own_s)
 
+    def rank_peaks(self, ranks: Ranks) -> list[Peaks]:
+        """The peaks of each rank that told some, as on the smallest device."""
+        return [self._whole(seen, seen.peaks) for process in ranks.all
+                if (seen := process.latest) is not None and seen.peaks is not None]  # fmt: skip
+
     def peaks(self, ranks: Ranks, retries_before: int) -> Peaks:
         """The largest peaks of any rank; host memory is that of all processes of the launch
         now."""
-        each = []
-        for process in ranks.all:
-            if process.latest is not None and process.latest.peaks is not None:
-                peaks = self._whole(process.latest, process.latest.peaks)
-                retries = max(0, peaks.alloc_retries - retries_before)
-                each.append(replace(peaks, alloc_retries=retries))
         host = 0
         for below in self._below():
             with suppress(psutil.Error):
                 host += below.memory_full_info().pss
-        largest = Peaks.largest(each)
-        return replace(largest, host_bytes=max(host, largest.host_bytes))
+        largest = Peaks.largest(self.rank_peaks(ranks))
+        retries = max(0, largest.alloc_retries - retries_before)
+        return replace(largest, alloc_retries=retries, host_bytes=max(host, largest.host_bytes))
 
     def phases(self, ranks: Ranks) -> dict[str, InPhase]:
         """The largest peaks of each phase, over all ranks."""

@@ -268,13 +268,16 @@ class Launches:
         self._say_degrees(ranks, candidate)
         return None
 
-    @staticmethod
-    def _lacks(launch: Launch, ranks: Ranks, deadline: float) -> str | None:
-        """The phases that a launch with --phase-args lacked; None while they may still come."""
+    def _lacks(self, launch: Launch, ranks: Ranks, deadline: float) -> str | None:
+        """The phases that a launch with --phase-args lacked; None while they may still come. Over
+        the ceiling, none is waited for."""
         found = launch.phases(ranks)
         missing = [name for name in (EVALUATE, SAVE) if name not in found or not found[name].count]
         ends = time.monotonic() > deadline or (launch.ended and not launch.code)
-        if not (ranks.made if ends else ranks.made >= SETTLED_STEPS and not missing):
+        limit = self._space.limits.limit_bytes
+        over = any(peaks.device_bytes > limit for peaks in launch.rank_peaks(ranks))
+        told = not missing or (over and not launch.in_phase)
+        if not (ranks.made if ends else ranks.made >= SETTLED_STEPS and told):
             return None
         names = " and ".join(DURING[name] for name in missing)
         return f"--phase-args: nothing was seen {names}" if names else ""

@@ -64,6 +64,7 @@ PHASES = [
     ("evaluation", frame("megatron/training/training.py", "evaluate")),
     ("evaluation", frame("train.py", "_run_eval", "out = model(x)")),
     ("evaluation", frame("lightning/strategies/strategy.py", "validation_step")),
+    ("evaluation", frame("train.py", "on_validation_epoch_end", "torch.cat(self.outputs)")),
     ("evaluation", frame("train.py", "estimate_loss", "logits, loss = model(X, Y)")),
     ("evaluation", frame("train.py", "validate", "output = model(images)")),
     ("saving", frame("torch/serialization.py", "save", "_save(obj, opened_zipfile)")),

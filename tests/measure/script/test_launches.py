@@ -622,6 +622,17 @@ def test_a_launch_for_phases_ends_once_it_saw_them_or_has_no_time(
     assert bool(counts.get("save")) != bool(lacks)
 
 
+def test_a_launch_for_phases_over_the_ceiling_waits_for_none(lab: Labs, ends: Ends) -> None:
+    """Nothing saves."""
+    arguments = "--eval-every 8 --eval-batch 3000"
+    one = lab(PHASED, seq_len="", given="words=", phase_args=arguments,
+              capacity_bytes="2GiB", ceiling="20%")  # fmt: skip
+    ends(one, lambda phase, made: made >= 100)
+    evaluation = one.probe(phases=True).reported.phases["evaluate"]
+    assert evaluation.peaks.device_bytes > one.space.limits.limit_bytes
+    assert evaluation.count < 10
+
+
 def test_a_launch_for_phases_that_fails_is_no_fault_of_the_script(lab: Labs) -> None:
     """It may be the first launch, after --resume."""
     one = lab(PHASED, seq_len="", given="words=", phase_args="--eval_steps 5")
