@@ -39,6 +39,7 @@ _MOVING = ("allgather", "all_gather_single", "_allgather_base", "allgather_coale
            "all_gather_single_coalesced", "allgather_into_tensor_coalesced", "alltoall",
            "alltoall_base", "all_to_all_single", "send", "recv")  # fmt: skip
 """Methods of torch's ProcessGroup, in all its releases."""
+_SWAPPING = "alltoall", "all_to_all"
 _DATA_GROUPS = ("process_group", "_inter_node_pg", "seq_data_parallel_group",
                 "data_parallel_group")  # fmt: skip
 """Attributes of modules of torch and DeepSpeed that average gradients."""
@@ -60,6 +61,7 @@ class Look:
         self._degrees = _of_megatron() or _of_meshes(self._dist.get_world_size())
         self._averages = _wrapped(modules, self._dist)
         self._shares = _sharded(parameters.values(), self._averages, self._dist)
+        self._swaps: set[tuple[int, ...]] = set()
         self._reduced: Counter[tuple[int, ...]] = Counter()  # elements, by ranks
         self._fed = self._got = False
         self._calls = self._digest = self._steps = 0
@@ -108,6 +110,7 @@ class Look:
             "fed": self._fed and not self._got,
             "averages": sorted(self._averages),
             "shares": sorted(self._shares),
+            "swaps": sorted(self._swaps),
             "degrees": self._degrees,
         }
 
@@ -150,10 +153,11 @@ class Look:
         """These ranks exchange tensors: activations, unless they have a parameter's shape."""
         if name in ("send", "recv"):
             ranks = sorted({self._rank, ranks[args[1]]})
+        found = self._swaps if name.startswith(_SWAPPING) else self._shares
         for each in self._largest(args):
             activation = each.dim() > 1 and each.is_floating_point()
             if activation and tuple(each.shape) not in self._shapes and len(ranks) > 1:
-                self._shares.add(tuple(ranks))
+                found.add(tuple(ranks))
 
     def _largest(self, args: Any) -> list[Any]:
         """The input or the output tensors of a collective, whichever are larger."""

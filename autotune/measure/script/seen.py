@@ -149,7 +149,8 @@ class Ranks:
              if (seen := self._by_rank[rank].latest) and seen.place and seen.place.batches}
             for replica in self.sharing.replicas
         ]  # fmt: skip
-        return 1 if all(len(each) == 1 for each in got) else parts
+        whole = self._parts == 1 and all(len(each) == 1 for each in got)
+        return 1 if whole else parts
 
     def _of_replica(
         self, replica: Collection[int], first: int, micro_steps: int
