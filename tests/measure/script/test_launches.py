@@ -123,12 +123,18 @@ def test_what_a_launch_compiled_is_there_for_the_next_one_until_the_end(
     assert not (tmp_path / COMPILED).exists()
 
 
-def test_the_error_of_a_process_is_told_not_its_launchers(lab: Labs, tmp_path: Path) -> None:
-    one = lab(written(tmp_path, """
+@pytest.mark.parametrize(
+    "more", ["ended.check_returncode()", "raise RuntimeError('Connection closed by peer [::1]')"]
+)
+def test_the_error_of_a_process_is_told_not_its_launchers_or_peers(
+    more: str, lab: Labs, tmp_path: Path
+) -> None:
+    one = lab(written(tmp_path, f"""
         import subprocess, sys, torch
         if "child" in sys.argv:
             raise ValueError("of the child")
-        subprocess.check_call([sys.executable, __file__, "child"])
+        ended = subprocess.run([sys.executable, __file__, "child"])
+        {more}
     """))  # fmt: skip
     with pytest.raises(ModelError, match="ValueError: of the child"):
         one.probe()
