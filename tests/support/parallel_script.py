@@ -173,15 +173,16 @@ reduced: Any = Reduced.apply
 class Split(nn.Module):
     """Two linear layers, of whose inner width each rank of the group has a part."""
 
-    def __init__(self, group: Group, inner: int) -> None:
+    def __init__(self, group: Group, inner: int, flat: bool) -> None:
         super().__init__()
-        self.group = group
+        self.group, self.flat = group, flat
         self.up, self.down = nn.Linear(WIDTH, inner), nn.Linear(inner, WIDTH, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.up(reduced(x, self.group, False)).relu()
+        flat = x.flatten(0, 1) if self.flat else x
+        inner = self.up(reduced(flat, self.group, False)).relu()
         found: Tensor = reduced(self.down(inner), self.group, True)
-        return found
+        return found.view_as(x)
 
 
 def groups(degree: int) -> tuple[Group, Group]:
@@ -195,10 +196,16 @@ def groups(degree: int) -> tuple[Group, Group]:
 def tp(asked: argparse.Namespace) -> None:
     """Written by hand, with gradients averaged over what is left of the ranks."""
     near, far = groups(asked.degree)
-    split = Split(near, 4 * WIDTH // asked.degree)
+    split = Split(near, 4 * WIDTH // asked.degree, asked.flat)
     model = nn.Sequential(nn.Embedding(VOCAB, WIDTH), split, nn.Linear(WIDTH, VOCAB))
     replicas = dist.get_world_size() // asked.degree
-    between = average(far) if replicas > 1 else (lambda model: None)
+
+    def between(model: nn.Module) -> None:
+        if asked.whole:
+            average(near)(nn.ModuleList([model[0], model[2]]))
+        if replicas > 1:
+            average(far)(model)
+
     train(asked, model, dist.get_rank() // asked.degree, replicas, between=between)
 
 
@@ -401,6 +408,8 @@ def main() -> None:
     parser.add_argument("--pause-s", type=float, default=0.0)
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--data", default="fresh", help="fresh, alike or constant")
+    parser.add_argument("--whole", action="store_true", help="gradients of whole parameters, too")
+    parser.add_argument("--flat", action="store_true", help="activations of an embedding's shape")
     parser.add_argument("--inside", action="store_true", help="the model cuts sequences")
     parser.add_argument("--say", action="store_true")
     parser.add_argument("--config", type=Path, help="a file of DeepSpeed's or transformers'")

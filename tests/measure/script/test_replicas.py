@@ -139,6 +139,7 @@ def lab(
         ("unnamed", 2, "--data constant", {"tp": 2}),
         ("pipeline", 4, "", {"dp": 2, "pp": 2}),
         ("tp", 2, "--say", {}),
+        ("tp", 2, "--whole --flat", {"tp": 2}),
         ("cp", 2, "--inside", {"cp": 2}),
         ("experts", 2, "", {"dp": 2}),
         *campaign(
