@@ -64,6 +64,8 @@ class Mismatch:
     asked: int
     got: int
     says: str
+    remedy: str = ""
+    """How to ask for what ran, if that is known."""
 
 
 class Ranks:
@@ -307,7 +309,12 @@ class Ranks:
                 return Mismatch("micro_batch_per_rank", each, mine[0][0], says)
         if "micro_batch" in told and not asked.vector and samples != rows * asked.micro_batch:
             says = f"asked for micro_batch {asked.micro_batch}, the model got {got}"
-            return Mismatch("micro_batch", asked.micro_batch, samples, says)
+            remedy = ""
+            if samples * self.micro_steps == asked.micro_batch:
+                says += f" in each of {self.micro_steps} backward passes"
+                sizes = f"{asked.micro_batch},{2 * asked.micro_batch}"
+                remedy = f"if it cuts batches, use {{bs}} and --axis bs={sizes} instead"
+            return Mismatch("micro_batch", asked.micro_batch, samples, says, remedy)
         padded = may_be_padded and max(lengths) <= asked.seq_len + SHIFTED
         shifted = abs(length - asked.seq_len) <= self._cut * SHIFTED
         if "seq_len" in told and length and not shifted and not padded:

@@ -441,6 +441,13 @@ def test_accumulation_that_is_not_as_asked_ends_the_study(lab: Labs) -> None:
         lab(script, global_batch="4", micro_batch="2").probe()
 
 
+def test_a_script_that_cuts_its_batches_is_told_how_they_are_searched(lab: Labs) -> None:
+    script = f"{PYTHON} {OWN} plain --batch 1 --accum 2 --len {{seq_len}} --out {{micro_batch}}"
+    says = "the model got 1 x 32 in each of 2 backward passes; if it cuts batches, use {bs}"
+    with pytest.raises(ModelError, match=says):
+        lab(script, micro_batch="2").probe()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
