@@ -198,11 +198,12 @@ def tp(asked: argparse.Namespace) -> None:
     near, far = groups(asked.degree)
     split = Split(near, 4 * WIDTH // asked.degree, asked.flat)
     model = nn.Sequential(nn.Embedding(VOCAB, WIDTH), split, nn.Linear(WIDTH, VOCAB))
+    whole = nn.ModuleList([model[0], model[2]])
     replicas = dist.get_world_size() // asked.degree
 
     def between(model: nn.Module) -> None:
         if asked.whole:
-            average(near)(nn.ModuleList([model[0], model[2]]))
+            average(near)(whole)
         if replicas > 1:
             average(far)(model)
 
@@ -352,7 +353,7 @@ def cp(asked: argparse.Namespace) -> None:
 
     class Net(nn.Sequential):
         def forward(self, ids: Tensor) -> Any:
-            return super().forward(cut(ids) if asked.inside else ids)
+            return super().forward(cut(ids) if asked.inside else ids)  # type: ignore[no-untyped-call]
 
     model = Net(nn.Embedding(VOCAB, WIDTH), Attention(near), nn.Linear(WIDTH, VOCAB))
     replica, replicas = dist.get_rank() // asked.degree, dist.get_world_size() // asked.degree
@@ -373,7 +374,7 @@ class Swapped(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
-        return Swapped.apply(gradients[0])
+        return Swapped.apply(gradients[0])  # type: ignore[no-untyped-call]
 
 
 class Experts(nn.Module):

@@ -490,8 +490,12 @@ class Launches:
             raise ModelError(
                 f"--script: {found.says}; check that the script uses {{grad_accum}}", ""
             )
-        if found.remedy and not self._measured:
-            raise ModelError(f"--script: {found.says}; {found.remedy}", "")
+        if found.axis == "cut":
+            if not self._measured:
+                raise ModelError(f"--script: {found.says}", "")
+            return Result(
+                verdict=Verdict.UNSUPPORTED, reason=found.says, unsupported=("micro_batch",)
+            )
         got = self._got.setdefault(found.axis, {})
         got[found.asked] = found.got
         ran = {getattr(c, found.axis) for c in self._measured} | set(got.values())

@@ -60,12 +60,10 @@ class Mismatch:
     """A difference between the run and the request."""
 
     axis: str
-    """An axis of a candidate, or "ranks" or "grad_accum"."""
+    """An axis of a candidate, or "ranks", "grad_accum" or "cut": of batches, in the script."""
     asked: int
     got: int
     says: str
-    remedy: str = ""
-    """How to ask for what ran, if that is known."""
 
 
 class Ranks:
@@ -309,12 +307,14 @@ class Ranks:
                 return Mismatch("micro_batch_per_rank", each, mine[0][0], says)
         if "micro_batch" in told and not asked.vector and samples != rows * asked.micro_batch:
             says = f"asked for micro_batch {asked.micro_batch}, the model got {got}"
-            remedy = ""
             if samples * self.micro_steps == asked.micro_batch:
-                says += f" in each of {self.micro_steps} backward passes"
                 sizes = f"{asked.micro_batch},{2 * asked.micro_batch}"
-                remedy = f"if it cuts batches, use {{bs}} and --axis bs={sizes} instead"
-            return Mismatch("micro_batch", asked.micro_batch, samples, says, remedy)
+                says += (
+                    f" in each of {self.micro_steps} backward passes; if it cuts batches, use"
+                    f" {{bs}} and --axis bs={sizes} instead"
+                )
+                return Mismatch("cut", asked.micro_batch, samples, says)
+            return Mismatch("micro_batch", asked.micro_batch, samples, says)
         padded = may_be_padded and max(lengths) <= asked.seq_len + SHIFTED
         shifted = abs(length - asked.seq_len) <= self._cut * SHIFTED
         if "seq_len" in told and length and not shifted and not padded:

@@ -95,8 +95,10 @@ def test_ranks_that_average_gradients_of_the_same_data_cut_it_in_the_model(parts
     """Before the embedding, or after it."""
     every, near = [[0, 1, 2, 3]], [[[0, 1]], [[0, 1]], [[2, 3]], [[2, 3]]]
     data = [(1, 2), (1, 2), (3, 4), (3, 4)]
-    for names in ("shares", "swaps"):
-        cut = [place(*d, averages=every, **{names: n}) for d, n in zip(data, near, strict=True)]
+    pairs = list(zip(data, near, strict=True))
+    shares = [place(*d, averages=every, shares=n) for d, n in pairs]
+    swaps = [place(*d, averages=every, swaps=n) for d, n in pairs]
+    for cut in (shares, swaps):
         assert of(*cut, parts=parts).degrees == {"dp": 2, "cp": 2}
 
 
