@@ -150,7 +150,8 @@ class Study:
         that `folder`."""
         tried, search = self.ledger.probed, self._search
         every = len(self._space.candidates)
-        if not self._space.workload.of_script or not search.out_of_time or tried >= FEW:
+        is_few = tried < min(FEW, every)
+        if not self._space.workload.of_script or not search.out_of_time or not is_few:
             return None
         launch_s = search.launch_s()
         return (

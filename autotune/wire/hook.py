@@ -37,6 +37,8 @@ class Place:
     """Ranks of each group over which this one's gradients are reduced."""
     shares: list[list[int]]
     """Ranks of each group that exchanges activations, or has parts of parameters."""
+    swaps: list[list[int]]
+    """The same, of exchanges of all with all: of parts of sequences, or of tokens for experts."""
     degrees: dict[str, list[int]]
     """Size and this rank's place on dp, tp, pp or cp, if the script's library names them."""
 

@@ -22,8 +22,9 @@ CALLS = 4
 """The most calls of outermost modules in a step whose batches are in the digest."""
 ELEMENTS = 2**16
 """The most elements of a tensor in the digest, evenly spread: usually all token ids."""
-MOST_OF_GRADIENTS = 0.5
-"""Ranks that reduce this share of a module's gradients train on different data."""
+MOST_OF_GRADIENTS = 0.9
+"""Ranks that reduce this share of a module's gradients train on different data. Those of tensor
+parallelism may reduce the gradients of what each has whole, such as an embedding."""
 _ROLES = {
     "dp": "dp ddp data batch fsdp hsdp shard replicate dp_shard dp_replicate",
     "tp": "tp mp tensor model tensor_model",
@@ -39,6 +40,7 @@ _MOVING = ("allgather", "all_gather_single", "_allgather_base", "allgather_coale
            "all_gather_single_coalesced", "allgather_into_tensor_coalesced", "alltoall",
            "alltoall_base", "all_to_all_single", "send", "recv")  # fmt: skip
 """Methods of torch's ProcessGroup, in all its releases."""
+_SWAPPING = "alltoall", "all_to_all"
 _DATA_GROUPS = ("process_group", "_inter_node_pg", "seq_data_parallel_group",
                 "data_parallel_group")  # fmt: skip
 """Attributes of modules of torch and DeepSpeed that average gradients."""
@@ -55,12 +57,15 @@ class Look:
         parameters = {id(p): p for each in outermost
                       for p in torch.nn.Module.parameters(each) if p.requires_grad}  # fmt: skip
         local = [_local(each) for each in parameters.values()]
-        self._shapes = {tuple(each.shape) for each in local}
-        self._gradients = sum(each.numel() for each in local)
+        self._shapes: Counter[tuple[int, ...]] = Counter()  # elements of the local parameters
+        for each in local:
+            self._shapes[tuple(each.shape)] += each.numel()
+        self._gradients = self._shapes.total()
         self._degrees = _of_megatron() or _of_meshes(self._dist.get_world_size())
         self._averages = _wrapped(modules, self._dist)
         self._shares = _sharded(parameters.values(), self._averages, self._dist)
-        self._reduced: Counter[tuple[int, ...]] = Counter()  # elements, by ranks
+        self._swaps: set[tuple[int, ...]] = set()
+        self._reduced: Counter[tuple[tuple[int, ...], Any]] = Counter()  # by ranks and shape
         self._fed = self._got = False
         self._calls = self._digest = self._steps = 0
         self._batches: list[int] = []
@@ -102,12 +107,17 @@ class Look:
             return
         self.end()
         least = MOST_OF_GRADIENTS * STEPS * self._gradients
-        self._averages |= {ranks for ranks, size in self._reduced.items() if size > least}
+        reduced: Counter[tuple[int, ...]] = Counter()
+        for (ranks, shape), size in self._reduced.items():
+            # More than a parameter's are activations of the same shape.
+            reduced[ranks] += min(size, STEPS * self._shapes.get(shape, size))
+        self._averages |= {ranks for ranks, size in reduced.items() if size > least}
         self.place = {
             "batches": self._batches,
             "fed": self._fed and not self._got,
             "averages": sorted(self._averages),
             "shares": sorted(self._shares),
+            "swaps": sorted(self._swaps),
             "degrees": self._degrees,
         }
 
@@ -141,8 +151,9 @@ class Look:
     def _reduces(self, name: str, ranks: list[int], args: Any) -> None:
         """These ranks add up tensors: gradients, averaged parameters, or activations."""
         for each in self._largest(args):
-            if each.dim() == 1 or tuple(each.shape) in self._shapes:
-                self._reduced[tuple(ranks)] += each.numel()
+            shape = None if each.dim() == 1 else tuple(each.shape)  # several may be flattened
+            if shape is None or shape in self._shapes:
+                self._reduced[tuple(ranks), shape] += each.numel()
             else:
                 self._moves(name, ranks, args)
 
@@ -150,10 +161,11 @@ class Look:
         """These ranks exchange tensors: activations, unless they have a parameter's shape."""
         if name in ("send", "recv"):
             ranks = sorted({self._rank, ranks[args[1]]})
+        found = self._swaps if name.startswith(_SWAPPING) else self._shares
         for each in self._largest(args):
             activation = each.dim() > 1 and each.is_floating_point()
             if activation and tuple(each.shape) not in self._shapes and len(ranks) > 1:
-                self._shares.add(tuple(ranks))
+                found.add(tuple(ranks))
 
     def _largest(self, args: Any) -> list[Any]:
         """The input or the output tensors of a collective, whichever are larger."""

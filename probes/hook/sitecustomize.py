@@ -49,6 +49,8 @@ LOOK_SHARE = 0.001
 VARIED = 3
 """So much more of it once two batches had unlike shapes."""
 FIRST_LOOKS = 4
+RELOOKS = 8
+"""So often, a step with a new number of backward passes has the next step looked at."""
 STEP_LOOKS = 256
 """The most looks in one step: an endless one is not looked at for ever."""
 CUDA_GUARD = 0.97
@@ -156,6 +158,8 @@ class _Watch:
         self._found: list[_Found] = []  # by the looks of this step
         self._captured: list[_Found | None] = []  # in a CUDA graph: None is a step
         self._whole_share = 1.0  # share of a step's backward passes with a batch of their own
+        self._whole_shares: dict[int, float] = {}  # the same, by the number of passes
+        self._relooks = RELOOKS
         self._dtype = ""
         self._optimizers: set[type] = set()
         self._steps: list[dict[str, Any]] = []  # not told yet
@@ -351,13 +355,17 @@ class _Watch:
             whole = [each for each in self._found if each.fresh and each.fed == all_fed]
             if whole:
                 self._whole_share = len(whole) / len(self._found)
+                self._whole_shares[self._since] = self._whole_share
             shapes, self._found = [each.shapes for each in whole if each.shapes], []
+        elif self._since not in self._whole_shares and self._relooks:
+            self._relooks, self._looks = self._relooks - 1, 0
+        share = self._whole_shares.get(self._since, self._whole_share)
         self.phases.stepped()
         if self._last is None:
             self._looks = 0  # the first step is not told, so its looks are lost
         else:
             told = {
-                "micro_steps": max(1, round(self._whole_share * self._since)),
+                "micro_steps": round(share * self._since) or self._since or 1,
                 "waited_s": self._waited_s,
                 "tokens": tokens,
                 "samples": samples,

@@ -101,11 +101,13 @@ def test_a_process_dials_before_torch_is_imported(tmp_path: Path) -> None:
     assert [type(each) for each in told.messages] == [Hello]
 
 
-STEPS = """
-import _autotune_hook, autotune
-from torch.utils.checkpoint import checkpoint
-
+LOOKLESS = """
+import _autotune_hook
 _autotune_hook.LOOK_SHARE = 0.0  # no looks but the first ones
+"""
+STEPS = f"""{LOOKLESS}
+import autotune
+from torch.utils.checkpoint import checkpoint
 
 def frozen():
     model = net()
@@ -170,17 +172,16 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> Told:
 
 def test_batches_show_in_the_graph_of_many_kinds_of_model(steps: Told) -> None:
     # The first step, which is not told, made four backward passes.
-    assert steps.shapes == [[[3, 16]], [[3, 16]], [[3, 16]], [[5]]]
+    kinds, again = steps.shapes[:SHAPED], steps.shapes[SHAPED:]
+    assert kinds == [[[3, 16]], [[3, 16]], [[3, 16]], [[5]]]
+    assert again == [[[3, 16]]] * 2  # the first step of two passes has the next one looked at
 
 
 def test_a_step_is_one_whatever_steps_and_recomputes_inside(steps: Told) -> None:
     assert steps.micro_steps[SHAPED:][:ACCUMULATED] == [4] * ACCUMULATED
 
 
-SEVERAL = """
-import _autotune_hook
-_autotune_hook.LOOK_SHARE = 0.0  # no looks but the first ones
-
+SEVERAL = f"""{LOOKLESS}
 def train(model, losses):
     for _ in range(6):
         for _ in range(4):
@@ -226,8 +227,6 @@ def test_batches_that_vary_are_looked_at_more_often(
 
 
 WAYS = """
-import _autotune_hook
-_autotune_hook.LOOK_SHARE = 1.0  # chunks are told by a look
 model = net()
 held = list(model.parameters())
 stepper = torch.optim.SGD(held)
@@ -267,8 +266,10 @@ torchtitan has them, whose own passes go through the head alone; and as Megatron
 engine, whose outputs are freed by then."""
 
 
-def test_ways_of_going_back_are_micro_steps(tmp_path: Path) -> None:
-    process = of_model(tmp_path, WAYS)
+@pytest.mark.parametrize("look", ["", LOOKLESS], ids=["often", "first"])
+def test_ways_of_going_back_are_micro_steps(look: str, tmp_path: Path) -> None:
+    """As they are looked at, and with no look but the first ones."""
+    process = of_model(tmp_path, look + WAYS)
     assert process.micro_steps == [*ASKED, *CHUNKED, *ENGINE][1:]
     assert all(shapes == [[3, 16]] for shapes in process.shapes)
     assert process.seen[-1].trainable == 64 * 8 + 8 * 64 + 64

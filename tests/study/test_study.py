@@ -148,6 +148,19 @@ def test_a_budget_for_few_launches_of_a_script_is_said_after_the_first_and_at_th
                          " --budget 7m")  # fmt: skip
 
 
+def test_a_budget_that_ends_with_the_last_candidate_of_a_script_was_enough(run: Runs) -> None:
+    now = VirtualTime()
+
+    def slow(job: Job) -> Result:
+        now.advance(20.0)
+        return replace(ok(0.1 / job.candidate.tokens), group_start_s=19.0)
+
+    among = space_of(PLAIN, micro_batch="1:4")
+    done = run(slow, among, now=now, budget_s=105.0, sampler="grid")
+    assert len(done.runner.searched) == 4
+    assert done.study.few("here") is None
+
+
 def test_a_round_stays_in_one_build_and_ascends_in_tokens(run: Runs) -> None:
     first_round = run(trials=4).runner.searched
     assert len({c.build for c in first_round}) == 1

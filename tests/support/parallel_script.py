@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-if sys.argv[1] in ("ddp", "by_hand", "tp", "stages", "cp"):
+if sys.argv[1] in ("ddp", "by_hand", "tp", "stages", "cp", "experts"):
     import light  # type: ignore[import-not-found]  # noqa: F401
 
 import torch
@@ -70,8 +70,10 @@ def train(
     data = batches(asked, replica)
     for _ in steps(asked, replicas):
         for _ in range(asked.accum):
-            ids = cut(next(data))
-            loss_of(model(ids), ids).backward()  # type: ignore[no-untyped-call]
+            whole = next(data)
+            ids = cut(whole)
+            logits = model(whole if asked.inside else ids)
+            loss_of(logits, ids).backward()  # type: ignore[no-untyped-call]
         between(model)
         optimizer.step()
         optimizer.zero_grad()
@@ -171,15 +173,16 @@ reduced: Any = Reduced.apply
 class Split(nn.Module):
     """Two linear layers, of whose inner width each rank of the group has a part."""
 
-    def __init__(self, group: Group, inner: int) -> None:
+    def __init__(self, group: Group, inner: int, flat: bool) -> None:
         super().__init__()
-        self.group = group
+        self.group, self.flat = group, flat
         self.up, self.down = nn.Linear(WIDTH, inner), nn.Linear(inner, WIDTH, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.up(reduced(x, self.group, False)).relu()
+        flat = x.flatten(0, 1) if self.flat else x
+        inner = self.up(reduced(flat, self.group, False)).relu()
         found: Tensor = reduced(self.down(inner), self.group, True)
-        return found
+        return found.view_as(x)
 
 
 def groups(degree: int) -> tuple[Group, Group]:
@@ -193,10 +196,17 @@ def groups(degree: int) -> tuple[Group, Group]:
 def tp(asked: argparse.Namespace) -> None:
     """Written by hand, with gradients averaged over what is left of the ranks."""
     near, far = groups(asked.degree)
-    split = Split(near, 4 * WIDTH // asked.degree)
+    split = Split(near, 4 * WIDTH // asked.degree, asked.flat)
     model = nn.Sequential(nn.Embedding(VOCAB, WIDTH), split, nn.Linear(WIDTH, VOCAB))
+    whole = nn.ModuleList([model[0], model[2]])
     replicas = dist.get_world_size() // asked.degree
-    between = average(far) if replicas > 1 else (lambda model: None)
+
+    def between(model: nn.Module) -> None:
+        if asked.whole:
+            average(near)(whole)
+        if replicas > 1:
+            average(far)(model)
+
     train(asked, model, dist.get_rank() // asked.degree, replicas, between=between)
 
 
@@ -336,14 +346,56 @@ class Attention(nn.Module):
 def cp(asked: argparse.Namespace) -> None:
     """Each rank of a group has a part of every sequence; written by hand."""
     near, _ = groups(asked.degree)
-    model = nn.Sequential(nn.Embedding(VOCAB, WIDTH), Attention(near), nn.Linear(WIDTH, VOCAB))
 
     def cut(ids: Tensor) -> Tensor:
         part: Tensor = ids.chunk(asked.degree, dim=1)[dist.get_rank() % asked.degree]
         return part
 
+    class Net(nn.Sequential):
+        def forward(self, ids: Tensor) -> Any:
+            return super().forward(cut(ids) if asked.inside else ids)  # type: ignore[no-untyped-call]
+
+    model = Net(nn.Embedding(VOCAB, WIDTH), Attention(near), nn.Linear(WIDTH, VOCAB))
     replica, replicas = dist.get_rank() // asked.degree, dist.get_world_size() // asked.degree
     train(asked, model, replica, replicas, between=average(None), cut=cut)
+
+
+# Expert parallel.
+
+
+class Swapped(torch.autograd.Function):
+    """Each rank's equal share of the samples of all ranks."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:
+        got = torch.empty_like(x)
+        dist.all_to_all_single(got, x.contiguous())
+        return got
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Any:
+        return Swapped.apply(gradients[0])  # type: ignore[no-untyped-call]
+
+
+class Experts(nn.Module):
+    """One on each rank, which has most of the model's parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expert = nn.Sequential(nn.Linear(WIDTH, 999), nn.ReLU(), nn.Linear(999, WIDTH))
+
+    def forward(self, x: Tensor) -> Any:
+        swapped: Any = Swapped.apply
+        return x + swapped(self.expert(swapped(x)))
+
+
+def experts(asked: argparse.Namespace) -> None:
+    model = nn.Sequential(nn.Embedding(VOCAB, WIDTH), Experts(), nn.Linear(WIDTH, VOCAB))
+    dense = nn.ModuleList([model[0], model[2]])
+    train(
+        asked, model, dist.get_rank(), dist.get_world_size(),
+        between=lambda _: average(None)(dense),
+    )  # fmt: skip
 
 
 def main() -> None:
@@ -357,6 +409,9 @@ def main() -> None:
     parser.add_argument("--pause-s", type=float, default=0.0)
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--data", default="fresh", help="fresh, alike or constant")
+    parser.add_argument("--whole", action="store_true", help="gradients of whole parameters, too")
+    parser.add_argument("--flat", action="store_true", help="activations of an embedding's shape")
+    parser.add_argument("--inside", action="store_true", help="the model cuts sequences")
     parser.add_argument("--say", action="store_true")
     parser.add_argument("--config", type=Path, help="a file of DeepSpeed's or transformers'")
     parser.add_argument("--ranks", type=int, help="to fork; without it a launcher starts them")

@@ -151,11 +151,15 @@ class Grid:
     trace: Trace | None
     """A trace of its models' memory, if the recording has one."""
     rows: tuple[GridRow, ...]
+    knows_capacity: bool = True
+    """Whether the devices' capacity is told; a foreign table may not."""
 
     @property
-    def has_peaks(self) -> bool:
-        """Whether it has peaks of memory; a foreign table may not."""
-        return any(row.report is not None and row.report.peaks.device_bytes for row in self.rows)
+    def has_ceiling(self) -> bool:
+        """Whether peaks can be held against a ceiling."""
+        return self.knows_capacity and any(
+            row.report is not None and row.report.peaks.device_bytes for row in self.rows
+        )
 
 
 def line(cells: list[object]) -> str:

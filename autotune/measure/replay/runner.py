@@ -66,7 +66,8 @@ class Replay:
         result, probe_s = self._result(row, job)
         left_s = max(0.0, deadline - self._time())
         if start_s + probe_s > left_s:
-            result = Result(verdict=Verdict.SKIPPED, reason=OUT_OF_BUDGET)
+            needs_s = start_s + probe_s
+            result = Result(verdict=Verdict.SKIPPED, reason=OUT_OF_BUDGET, needs_s=needs_s)
             start_s, probe_s = min(start_s, left_s), max(0.0, left_s - start_s)
         self._let_pass(start_s, probe_s, result.report)
         self.live_build = None if result.report is None else build

@@ -66,6 +66,8 @@ _TRACKERS = re.compile(r"^(config|summary|params|metrics|tags)[./]")
 _OOM = re.compile(r"\boom\b|out.?of.?memory", re.IGNORECASE)
 _HUNG = re.compile(r"time.?out|hung|hang", re.IGNORECASE)
 _GOES_ON = re.compile(r"running|pending|queued|scheduled", re.IGNORECASE)
+_THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d*)?")
+_NUMBERED = re.compile(r"\s*[0.,]*[1-9]")
 _TRUTH = {"true": 1, "yes": 1, "1": 1, "1.0": 1, "false": 0, "no": 0, "0": 0, "0.0": 0, "": 0}
 
 
@@ -107,7 +109,8 @@ def read(path: Path, text: str, columns: Mapping[str, str], rows: Mapping[str, s
     Raises:
         UsageError: there is no such column, or a cell has no value; one line names it.
     """
-    reader = csv.DictReader(io.StringIO(text))
+    head = text.partition("\n")[0]
+    reader = csv.DictReader(io.StringIO(text), delimiter=max(",;\t|", key=head.count))
     names = [name for name in reader.fieldnames or [] if name]
     try:
         cells = [(reader.line_num, each) for each in reader]
@@ -134,8 +137,9 @@ def _described(
     for name, column in columns.items():
         (found.results if name in RESULTS else found.axes)[name] = column
     found.rows |= rows
-    if not (beside.is_file() or columns):
-        _usual(found, names)
+    usual = _usual(names)
+    found.axes = found.axes or usual.axes
+    found.results = found.results or usual.results
     for name in found.results:
         if name not in RESULTS:
             raise UsageError(f"{beside}: results.{name} is unknown; {_or_one_of(name, RESULTS)}")
@@ -149,8 +153,9 @@ def _described(
     return found
 
 
-def _usual(found: _Description, names: Sequence[str]) -> None:
-    """Find columns by their usual names."""
+def _usual(names: Sequence[str]) -> _Description:
+    """Columns with usual names."""
+    found = _Description()
     own = {alias: name for name, aliases in _USUAL.items() for alias in (name, *aliases)}
     for column in names:
         plain = _TRACKERS.sub("", column).lower().replace("-", "_").replace(" ", "_")
@@ -159,6 +164,7 @@ def _usual(found: _Description, names: Sequence[str]) -> None:
             name = meant(plain, MEMORY_AXES)
         if name is not None and name not in ("own", "dp_shard"):
             (found.results if name in RESULTS else found.axes).setdefault(name, column)
+    return found
 
 
 def _untold(path: Path, names: Sequence[str], what: str, examples: Sequence[str]) -> str:
@@ -194,12 +200,33 @@ def _plain(text: str) -> str:
 
 
 def _number(text: str | None) -> float | None:
-    """A positive number; None for any other text."""
+    """A positive number, maybe with commas between thousands or before decimals. None for any
+    other text."""
+    plain = (text or "").strip()
+    if "," in plain and not _THOUSANDS.fullmatch(plain):
+        plain = plain.replace(".", "").replace(",", ".")
     try:
-        value = float((text or "").replace(",", ""))
+        value = float(plain.replace(",", ""))
     except ValueError:
         return None
     return value if 0 < value < float("inf") else None
+
+
+def _told(text: str | None, name: str) -> float | None:
+    """The number of the result `name`. Raises ValueError for one with other text beside it."""
+    found = _number(text)
+    if found is None and _NUMBERED.match(text or ""):
+        raise ValueError(f"{text} is no {name}; write the number alone")
+    return found
+
+
+def _bytes(text: str | None, name: str) -> int | None:
+    """The bytes of the peak `name`. It may have another unit beside it. Raises UsageError for
+    other text beside it."""
+    found = _number(text)
+    if found is None and text and _NUMBERED.match(text):
+        return parse_bytes(text.replace(",", ""), name)
+    return None if found is None else int(found * PEAKS[name])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +240,7 @@ class _Table:
         try:
             candidate = self._candidate(cells)
             rate = self._tokens_per_s(cells, candidate)
+            report = None if rate is None else self._report(cells, candidate, rate)
         except (TypeError, ValueError, UsageError) as error:
             raise UsageError(f"{self.path}: line {line}: {error!s:.200}") from error
         of = self.known.results
@@ -220,8 +248,7 @@ class _Table:
         text = " ".join(word.strip() for word in told if word and _number(word) is None)
         run_s = _number(cells[of["run_s"]]) if "run_s" in of else None
         start_s = run_s or self.known.fixed.run_s
-        if rate is not None and not _OOM.search(text):
-            report = self._report(cells, candidate, rate)
+        if report is not None and not _OOM.search(text):
             start_s = max(0.0, start_s - report.timed_s)
             return GridRow(
                 candidate=candidate, repeat=0, verdict=Verdict.OK, group_start_s=start_s,
@@ -262,13 +289,16 @@ class _Table:
         for name, degree in degrees(candidate).items():
             shared *= degree if name != "ep" else 1
         if ranks % shared:
-            raise ValueError(f"{ranks} devices are not divided by {shared}; set fixed.devices")
+            raise ValueError(
+                f"{ranks} devices are not divided by {shared}; write devices = {shared}, or as"
+                f" many as there were, under [fixed] in {self.path.stem}.toml"
+            )
         return ranks // shared
 
     def _batch(self, cells: Mapping[str, str], candidate: Candidate) -> int:
         """Samples of one optimizer step."""
         of, fixed = self.known.results, self.known.fixed
-        told = _number(cells[of["global_batch"]]) if "global_batch" in of else None
+        told = _told(cells[of["global_batch"]], "batch") if "global_batch" in of else None
         plain = candidate.micro_batch * self._replicas(candidate)
         return int(told or fixed.global_batch or plain)
 
@@ -276,7 +306,7 @@ class _Table:
         """Tokens per second of all devices; samples if their length is unknown."""
         of, length = self.known.results, candidate.seq_len
         name = next(name for name in RATES if name in of)
-        told = _number(cells[of[name]])
+        told = _told(cells[of[name]], name)
         if told is None:
             return None
         return {
@@ -290,12 +320,8 @@ class _Table:
         replicas = self._replicas(candidate)
         samples = candidate.micro_batch * replicas
         step_s = samples * candidate.seq_len / rate
-        peaks = [
-            int(told * scale)
-            for name, scale in PEAKS.items()
-            if name in self.known.results
-            and (told := _number(cells[self.known.results[name]])) is not None
-        ]
+        of = self.known.results
+        peaks = [_bytes(cells[of[name]], name) or 0 for name in PEAKS if name in of]
         ran = Ran(
             samples=float(samples), tokens=float(samples * candidate.seq_len),
             seq_len=candidate.seq_len, micro_steps=1, seen=True, waiting_share=0.0,
@@ -306,7 +332,7 @@ class _Table:
         return Report(
             number=0, step_s=[step_s] * _STEPS, warmup_step_s=[], warmup_s=0.0,
             timed_s=_STEPS * step_s, stopped_early=False, loss=0.0,
-            peaks=Peaks.same(peaks[0] if peaks else 0), state_bytes=0, ran=ran,
+            peaks=Peaks.same(max(peaks, default=0)), state_bytes=0, ran=ran,
             conditions=Conditions(
                 interval_cpu_s=0.0, busy_cpu_s=0.0, steal_cpu_s=0.0, own_cpu_s=0.0
             ),
@@ -346,6 +372,7 @@ class _Table:
             limits=limits,
             trace=None,
             rows=tuple(_numbered(rows)),
+            knows_capacity=bool(fixed.capacity),
         )  # fmt: skip
 
 
@@ -367,7 +394,11 @@ def _value(name: str, text: str) -> Any:
     """The value of a known axis. Raises ValueError for an impossible one."""
     axis = AXES[name]
     if not axis.words:
-        return msgspec.convert(text, Natural if name in MEMORY_AXES else int, strict=False)
+        kind = Natural if name in MEMORY_AXES else int
+        try:
+            return msgspec.convert(text, kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"{text or 'an empty cell'} is no {name}") from error
     if not axis.takes(text) and text.lower() in _TRUTH:
         return axis.words[_TRUTH[text.lower()]]
     if not axis.takes(text):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 _RANK = re.compile(r"^\[\w*rank\d+\]:? ?", re.MULTILINE)
 """The prefix of a rank's lines in the output of launchers."""
 _LAUNCHERS = ("ChildFailedError", "CalledProcessError", "ProcessExitedException")
+_LOST_PEER = re.compile(r"(?:closed|reset) by peer|ncclRemoteError", re.IGNORECASE)
 _REFUSED = re.compile(r"^\S+: error: .+$", re.MULTILINE)
 """An error of argparse."""
 _TRACEBACK = re.compile(
@@ -20,6 +21,11 @@ _BOX = re.compile(r"^│ *(\S.*?) *│$", re.MULTILINE)
 def is_launchers(kinds: Sequence[str]) -> bool:
     """Whether an error of these classes only says that another process failed."""
     return bool({kind.rpartition(".")[2] for kind in kinds}.intersection(_LAUNCHERS))
+
+
+def is_peers(error: str) -> bool:
+    """Whether an error only says that another rank is gone."""
+    return _LOST_PEER.search(error) is not None
 
 
 def cause_in(log: str) -> str | None:

@@ -25,7 +25,7 @@ from autotune.measure.runner.local import temporary_folder
 from autotune.measure.runner.places import left_bytes
 from autotune.measure.runner.process import ended
 from autotune.measure.runner.wiring import Wiring
-from autotune.measure.script.cause import cause_in, hint, is_launchers
+from autotune.measure.script.cause import cause_in, hint, is_launchers, is_peers
 from autotune.measure.script.files import Files
 from autotune.measure.script.launch import ALL_CORES, Launch
 from autotune.measure.script.seen import Mismatch, Ranks
@@ -441,7 +441,11 @@ class Launches:
             of_host = self._device.kind == "cuda"
             return Result(verdict=Verdict.OOM, reason=reason, of_host=of_host)
         # A launcher only knows that one of its processes failed.
-        first = min([*by_rank, *errors], key=lambda left: is_launchers(left.kinds), default=None)
+        first = min(
+            [*by_rank, *errors],
+            key=lambda left: (is_launchers(left.kinds), is_peers(left.error)),
+            default=None,
+        )
         if first is not None:
             reason, trace = first.error, first.traceback
             if is_launchers(first.kinds) and (cause := cause_in(launch.said())) is not None:
@@ -488,6 +492,12 @@ class Launches:
         if found.axis == "grad_accum":
             raise ModelError(
                 f"--script: {found.says}; check that the script uses {{grad_accum}}", ""
+            )
+        if found.axis == "cut":
+            if not self._measured:
+                raise ModelError(f"--script: {found.says}", "")
+            return Result(
+                verdict=Verdict.UNSUPPORTED, reason=found.says, unsupported=("micro_batch",)
             )
         got = self._got.setdefault(found.axis, {})
         got[found.asked] = found.got

@@ -6,6 +6,9 @@ The evidence, in this order:
 - groups that reduce gradients, whose ranks have different data;
 - groups that exchange activations, whose ranks work on the same data;
 - digests of the data.
+
+Ranks may do both with groups: those that cut the same sequences, and those that send each other's
+tokens to experts. Digests tell which.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from autotune.wire.hook import Place
 
 Places = Mapping[int, Place]
 """By rank."""
+Digests = Mapping[int, tuple[int, ...]]
+"""By rank, of its data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,21 +65,27 @@ def as_asked(ranks: Iterable[int], **degrees: int) -> Sharing:
 
 def sharing(places: Places, parts: int = 1) -> Sharing:
     """The sharing that `places` show, if batches have 1 / `parts` of the requested length."""
-    averaged = _averaged(places)
+    digests = _digests(places) or {}
+    averaged = _averaged(places, {} if parts > 1 else digests)
     named = _named(places, max(map(len, averaged)))
     if named is not None:
         return named
-    found = _replicas(places, averaged, parts)
+    found = _replicas(places, averaged, digests, parts)
     if found is None:
         return apart(places, known=False)
-    each = len(places) // len(found)
-    data = {tuple(places[rank].batches) for rank in found[0]}
-    if parts > 1 and (each % parts or len(data) < parts):  # no rank has the other parts
+    first, each = found[0], len(places) // len(found)
+    data = {tuple(places[rank].batches) for rank in first}
+    # Ranks that average gradients although they have the same data: each cuts it in the model.
+    peers = next(group for group in averaged if first[0] in group)
+    cutting = sum(rank in first and _same(digests, rank, first[0]) for rank in peers)
+    context = max(parts, cutting)
+    # Else no rank has the other parts.
+    if parts > 1 and (each % context or max(len(data), cutting) < parts):
         return sharing(places)
-    feeding = sum(not places[rank].fed for rank in found[0]) or each
-    stages = each // feeding
-    split = each // (stages * parts)
-    return Sharing(replicas=found, degrees=_above_1(dp=len(found), tp=split, pp=stages, cp=parts))
+    stages = each // (sum(not places[rank].fed for rank in first) or each)
+    split = each // (stages * context)
+    degrees = _above_1(dp=len(found), tp=split, pp=stages, cp=context)
+    return Sharing(replicas=found, degrees=degrees)
 
 
 def _above_1(**degrees: int) -> dict[str, int]:
@@ -97,35 +108,41 @@ def _named(places: Places, averaged: int) -> Sharing | None:
     return Sharing(replicas=list(replicas.values()), degrees=_above_1(**sizes))
 
 
-def _averaged(places: Places) -> list[list[int]]:
-    """Sets of ranks that average gradients, directly or through others. Pipeline stages that share
-    an embedding do not count."""
+def _averaged(places: Places, digests: Digests) -> list[list[int]]:
+    """Sets of ranks that average gradients, directly or through others, or that share experts for
+    different data. Pipeline stages that share an embedding do not count."""
     groups = [
         [other for other in group if other in places and places[other].fed == place.fed]
         for place in places.values()
         for group in place.averages
     ]
+    swaps = [group for place in places.values() for group in place.swaps]
+    groups += [each for each in swaps if len({digests.get(rank) for rank in each}) == len(each)]
     return _joined(places, groups)
 
 
-def _replicas(places: Places, averaged: list[list[int]], parts: int) -> list[list[int]] | None:
+def _replicas(
+    places: Places, averaged: list[list[int]], digests: Digests, parts: int
+) -> list[list[int]] | None:
     """Replicas by the use of groups; None without evidence."""
     peers = {rank: set(group) for group in averaged for rank in group}
     shares = [
         [rank, other]
         for rank, place in places.items()
-        for group in place.shares
+        for group in [*place.shares, *place.swaps]
         for other in group
-        if other in places and (parts > 1 or other not in peers[rank])
+        if other in places
+        and (parts > 1 or other not in peers[rank] or _same(digests, rank, other))
     ]
     found = _joined(places, shares)
+    cut = any(rank != other and other in peers[rank] for rank, other in shares)
     sizes = set(map(len, averaged))
-    if parts == 1 and len(sizes) == 1 and sizes != {1}:
+    if parts == 1 and not cut and len(sizes) == 1 and sizes != {1}:
         if len(found) not in sizes:  # exchanges in compiled code are not seen
             found = [list(each) for each in zip(*averaged, strict=True)]
         return found
     if len(found) == len(places) and sizes == {1}:
-        if (digests := _digests(places)) is None:
+        if not digests:
             return None
         same = defaultdict(list)
         for rank, digest in digests.items():
@@ -133,6 +150,10 @@ def _replicas(places: Places, averaged: list[list[int]], parts: int) -> list[lis
         found = _joined(places, same.values())
     feeding = [each for each in found if not all(places[rank].fed for rank in each)]
     return [sorted(places)] if len(feeding) == 1 else found
+
+
+def _same(digests: Digests, rank: int, other: int) -> bool:
+    return rank in digests and digests[rank] == digests.get(other)
 
 
 def _digests(places: Places) -> dict[int, tuple[int, ...]] | None:

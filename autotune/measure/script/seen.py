@@ -60,7 +60,7 @@ class Mismatch:
     """A difference between the run and the request."""
 
     axis: str
-    """An axis of a candidate, or "ranks" or "grad_accum"."""
+    """An axis of a candidate, or "ranks", "grad_accum" or "cut": of batches, in the script."""
     asked: int
     got: int
     says: str
@@ -149,7 +149,8 @@ class Ranks:
              if (seen := self._by_rank[rank].latest) and seen.place and seen.place.batches}
             for replica in self.sharing.replicas
         ]  # fmt: skip
-        return 1 if all(len(each) == 1 for each in got) else parts
+        whole = self._parts == 1 and all(len(each) == 1 for each in got)
+        return 1 if whole else parts
 
     def _of_replica(
         self, replica: Collection[int], first: int, micro_steps: int
@@ -306,6 +307,13 @@ class Ranks:
                 return Mismatch("micro_batch_per_rank", each, mine[0][0], says)
         if "micro_batch" in told and not asked.vector and samples != rows * asked.micro_batch:
             says = f"asked for micro_batch {asked.micro_batch}, the model got {got}"
+            if samples * self.micro_steps == asked.micro_batch:
+                sizes = f"{asked.micro_batch},{2 * asked.micro_batch}"
+                says += (
+                    f" in each of {self.micro_steps} backward passes; if it cuts batches, use"
+                    f" {{bs}} and --axis bs={sizes} instead"
+                )
+                return Mismatch("cut", asked.micro_batch, samples, says)
             return Mismatch("micro_batch", asked.micro_batch, samples, says)
         padded = may_be_padded and max(lengths) <= asked.seq_len + SHIFTED
         shifted = abs(length - asked.seq_len) <= self._cut * SHIFTED

@@ -109,7 +109,7 @@ class Recording:
             options, recorded.capacity_bytes, "as recorded", recorded.host_capacity_bytes,
             f"{self.grid.path} was recorded with",
         )  # fmt: skip
-        if not self.grid.has_peaks:  # each run fits
+        if not self.grid.has_ceiling:  # each run fits
             limits = replace(limits, ceiling=1.0)
         shared = {name: getattr(workload, name) or _UNSET.get(name) for name in _SHARED}
         return Basis(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,6 @@ def test_flags_name_columns_and_rows(tmp_path: Path) -> None:
         ('[axes]\nmicro_batch="speeed"\n[results]\ntokens_per_s="v"', "has no column speeed"),
         ('[axes]\nmicro_batch="mbs"\n[results]\ntokens_per_sec="v"', "did you mean tokens_per_s?"),
         ('[axes]\nmicro_batch="mbs"', "no column has a rate"),
-        ('[results]\ntokens_per_s="v"', "no column is an axis"),
         ('[axes]\nmicro_batch="v"\n[results]\ntokens_per_s="v"', "line 2"),
         ('[axes]\ncheckpointing="mbs"\n[results]\ntokens_per_s="v"', "axes.checkpointing.values"),
         ('[axis]\nmicro_batch="mbs"', "unknown field"),
@@ -147,7 +147,10 @@ def test_flags_name_columns_and_rows(tmp_path: Path) -> None:
             '[axes]\nmicro_batch="mbs"\n[results]\ntokens_per_s="v"\n[rows]\nmbs=9',
             "no run is left",
         ),
-        ('[axes]\nmicro_batch="mbs"\ntp="mbs"\n[results]\ntokens_per_s="v"', "fixed.devices"),
+        (
+            '[axes]\nmicro_batch="mbs"\ntp="mbs"\n[results]\ntokens_per_s="v"',
+            "under [fixed] in t.toml",
+        ),
     ],
 )
 def test_a_wrong_description_is_one_line(tmp_path: Path, toml: str, said: str) -> None:
@@ -156,6 +159,51 @@ def test_a_wrong_description_is_one_line(tmp_path: Path, toml: str, said: str) -
         Recording(path)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_without_an_axis_a_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no column is an axis"):
+        Recording(written(tmp_path / "t.csv", [{"size": 4, "tok/s": 1.5}]))
+
+
+@pytest.mark.parametrize(
+    ("text", "rates", "peaks"),
+    [
+        ("mbs;tok/s;peak_gb\n1;1.234,5;78.3 GB\n2;2345,6;0,5\n", [1234.5, 2345.6], [78.3, 0.5]),
+        ("mbs\ttok/s\tpeak_gb\n1\t1,234.5\t512 MiB\n", [1234.5], [0.536870912]),
+        ("mbs|tok/s|peak_gb\n1|1234567|N/A\n2|nan|-\n4|crashed|OOM\n", [1234567], [0]),
+    ],
+)
+def test_numbers_are_read_as_people_write_them(
+    tmp_path: Path, text: str, rates: list[float], peaks: list[float]
+) -> None:
+    (path := tmp_path / "t.csv").write_text(text)
+    path.with_suffix(".toml").write_text('[fixed]\ncapacity="100GB"')
+    reports = [row.report for row in Recording(path).grid.rows if row.report is not None]
+    found = [each.ran.tokens / each.step_s[0] for each in reports if each.ran]
+    assert found == pytest.approx(rates)
+    assert [each.peaks.device_bytes / 1e9 for each in reports] == pytest.approx(peaks)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"mbs": 1, "tok/s": "100 tok/s"}, "line 2: 100 tok/s is no tokens_per_s"),
+        ({"mbs": 1, "tok/s": 5, "peak_gb": "9 pages"}, "line 2: peak_gb 9 pages: not a size"),
+        ({"mbs": "", "tok/s": 5}, "line 2: an empty cell is no micro_batch"),
+    ],
+)
+def test_a_cell_that_is_no_number_is_named(tmp_path: Path, row: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        Recording(written(tmp_path / "t.csv", [row]))
+
+
+def test_peaks_have_a_ceiling_if_the_capacity_is_known(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", [{"mbs": 1, "tok/s": 5, "peak_gib": 70}])
+    options = Options.of(device=f"replay:{path}")
+    assert Recording(path).space(options).limits.ceiling == 1
+    path.with_suffix(".toml").write_text('[fixed]\ncapacity="80GiB"')
+    assert Recording(path).space(options).limits.ceiling == 0.8
 
 
 def test_columns_are_of_a_table_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -123,12 +123,18 @@ def test_what_a_launch_compiled_is_there_for_the_next_one_until_the_end(
     assert not (tmp_path / COMPILED).exists()
 
 
-def test_the_error_of_a_process_is_told_not_its_launchers(lab: Labs, tmp_path: Path) -> None:
-    one = lab(written(tmp_path, """
+@pytest.mark.parametrize(
+    "more", ["ended.check_returncode()", "raise RuntimeError('Connection closed by peer [::1]')"]
+)
+def test_the_error_of_a_process_is_told_not_its_launchers_or_peers(
+    more: str, lab: Labs, tmp_path: Path
+) -> None:
+    one = lab(written(tmp_path, f"""
         import subprocess, sys, torch
         if "child" in sys.argv:
             raise ValueError("of the child")
-        subprocess.check_call([sys.executable, __file__, "child"])
+        ended = subprocess.run([sys.executable, __file__, "child"])
+        {more}
     """))  # fmt: skip
     with pytest.raises(ModelError, match="ValueError: of the child"):
         one.probe()
@@ -433,6 +439,13 @@ def test_accumulation_that_is_not_as_asked_ends_the_study(lab: Labs) -> None:
     script = own("plain", "--out {grad_accum}")
     with pytest.raises(ModelError, match="asked for 2 micro-steps, a step has 1 backward"):
         lab(script, global_batch="4", micro_batch="2").probe()
+
+
+def test_a_script_that_cuts_its_batches_is_told_how_they_are_searched(lab: Labs) -> None:
+    script = f"{PYTHON} {OWN} plain --batch 1 --accum 2 --len {{seq_len}} --out {{micro_batch}}"
+    says = "the model got 1 x 32 in each of 2 backward passes; if it cuts batches, use {bs}"
+    with pytest.raises(ModelError, match=says):
+        lab(script, micro_batch="2").probe()
 
 
 @pytest.mark.parametrize(

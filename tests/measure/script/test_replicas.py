@@ -19,11 +19,12 @@ SCRIPT = TESTS / "support" / "parallel_script.py"
 
 def place(
     *batches: int, averages: list[list[int]] | None = None, shares: list[list[int]] | None = None,
-    fed: bool = False, degrees: dict[str, list[int]] | None = None,
+    swaps: list[list[int]] | None = None, fed: bool = False,
+    degrees: dict[str, list[int]] | None = None,
 ) -> Place:  # fmt: skip
     return Place(
         batches=list(batches), fed=fed, averages=averages or [], shares=shares or [],
-        degrees=degrees or {},
+        swaps=swaps or [], degrees=degrees or {},
     )  # fmt: skip
 
 
@@ -89,6 +90,30 @@ def test_parts_of_sequences_are_those_of_ranks_that_exchange_and_differ() -> Non
     assert of(*same, parts=2).degrees == {"dp": 4}
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_ranks_that_average_gradients_of_the_same_data_cut_it_in_the_model(parts: int) -> None:
+    """Before the embedding, or after it."""
+    every, near = [[0, 1, 2, 3]], [[[0, 1]], [[0, 1]], [[2, 3]], [[2, 3]]]
+    data = [(1, 2), (1, 2), (3, 4), (3, 4)]
+    pairs = list(zip(data, near, strict=True))
+    shares = [place(*d, averages=every, shares=n) for d, n in pairs]
+    swaps = [place(*d, averages=every, swaps=n) for d, n in pairs]
+    for cut in (shares, swaps):
+        assert of(*cut, parts=parts).degrees == {"dp": 2, "cp": 2}
+
+
+@pytest.mark.parametrize("averages", [[[]] * 4, [[[0, 2]], [[1, 3]]] * 2])
+def test_ranks_that_share_experts_have_data_of_their_own(averages: list[list[list[int]]]) -> None:
+    """Though most of their gradients, those of experts, are averaged with none or few of them."""
+    every = [[0, 1, 2, 3]] if averages[0] == [] else None
+    near = [[[0, 1]], [[0, 1]], [[2, 3]], [[2, 3]]]
+    of_experts = [
+        place(n, n + 9, averages=a, swaps=every or s)
+        for n, (a, s) in enumerate(zip(averages, near, strict=True))
+    ]
+    assert of(*of_experts).degrees == {"dp": 4}
+
+
 def test_where_nothing_shows_who_shares_data_it_is_as_was_asked_for() -> None:
     found = as_asked(range(8), tp=2, pp=1, cp=2)
     assert found.replicas == [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -116,6 +141,9 @@ def lab(
         ("unnamed", 2, "--data constant", {"tp": 2}),
         ("pipeline", 4, "", {"dp": 2, "pp": 2}),
         ("tp", 2, "--say", {}),
+        ("tp", 2, "--whole --flat", {"tp": 2}),
+        ("cp", 2, "--inside", {"cp": 2}),
+        ("experts", 2, "", {"dp": 2}),
         *campaign(
             ("by_hand", 2, "--data alike", {"dp": 2}),
             ("fsdp", 2, "", {"dp": 2}),

@@ -42,7 +42,9 @@ def seen(
     }  # fmt: skip
     if (world_size := more.get("world_size", 1)) > 1:  # each has data of its own
         every = [list(range(world_size))]
-        fields["place"] = Place(batches=[], fed=False, averages=every, shares=[], degrees={})
+        fields["place"] = Place(
+            batches=[], fed=False, averages=every, shares=[], swaps=[], degrees={}
+        )
     return Seen(**fields | more)
 
 
