@@ -31,8 +31,8 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "gpt, ZeRO 0-3": ("2xA100-40GB", ("--depth", "16", *GPT, "--zero", "0,1,2,3")),
     "gpt, FSDP": ("2xA100-40GB", ("--depth", "16:20:4", *GPT, "--engine", "fsdp",
                                   "--zero", "2,3")),
-    "llama-3-8b, 4 blocks": ("1xA100-40GB", (
-        "--model", "llama-3-8b", "--depth", "4", "--seq-len", "1024,2048", "--micro-batch",
+    "llama-3-8b, 3 blocks": ("1xA100-40GB", (
+        "--model", "llama-3-8b", "--depth", "3", "--seq-len", "1024,2048", "--micro-batch",
         "1:32")),
     "t5-small": ("1xA100-40GB", ("--model", "t5-small", "--seq-len", "512", "--micro-batch",
                                  "1:256")),

@@ -5,8 +5,8 @@
 There are two kinds of runs. Studies of one candidate repeat those of results/public/speed.csv,
 with the model and options of their id in memory.csv. The closed forms of plan are shown, too. With
 a clone of https://github.com/openai/parameter-golf (MIT) as FOLDER, its scripts run unchanged, and
-print steps by the card's clock. Only one of several ranks runs, in a group that does nothing, so
-collectives take no time. Needs torch's CUDA build, sentencepiece and pandas, and no GPU.
+print steps by the card's clock. Only one of several ranks runs, in NCCL's group of all, and its
+collectives take their time. Needs torch's CUDA build, sentencepiece and pandas, and no GPU.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ from autotune.space.options import Options
 
 PUBLIC = ROOT / "results" / "public"
 CARDS = {"A100-80GB": "A100-80GB", "A100-40GB": "A100-40GB", "H100-80GB": "H100"}
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
+"""Modules with adapters in the runs of fms-acceleration, by its scenarios."""
 HEAD = "run | card | published | emulated | off | closed forms | off"
 STEPS = {
     "ITERATIONS": "4", "WARMUP_STEPS": "2", "VAL_LOSS_EVERY": "0", "MAX_WALLCLOCK_SECONDS": "0",
@@ -46,15 +48,11 @@ STEPS = {
 }  # fmt: skip
 WRAPPER = """
 import os, runpy, time, torch
-import torch.distributed as dist
 from probes.world import CardClock
+from published.weigh_one import alone
 ranks = int(os.environ.get("WORLD_SIZE", "1"))
 if ranks > 1:
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-    init = dist.init_process_group
-    torch.nn.parallel.DistributedDataParallel = lambda module, **how: module
-    dist.init_process_group = lambda *a, **k: init(
-        "fake", rank=0, world_size=ranks, store=FakeStore())
+    alone(0, ranks, "nccl")
 clock = CardClock()
 time.perf_counter = lambda: clock() if torch.cuda.is_initialized() else 0.0
 try:
@@ -124,6 +122,8 @@ def studied(only: str) -> Iterator[Compared]:
         row["micro_batch"] = int(speed["micro_batch"])
         with tempfile.TemporaryDirectory() as folder:
             texts, gpus = texts_of(row, Path(folder))
+            if "lora" in texts:
+                texts["lora"] += f",targets={'+'.join(TARGETS)}"
             card = CARDS[row["gpu"]]
             tokens_per_s = trial(texts, f"{gpus}x{card}", Path(folder) / "study")
             request = PlanRequest(
@@ -164,14 +164,14 @@ def told(script: Script, text: str) -> float:
     """Milliseconds of a step that the script printed."""
     several = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(script.ranks)}
     several |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "29571"}
-    cards = Emulation(f"1x{script.card}")
+    cards = Emulation(f"{script.ranks}x{script.card}")
     with tempfile.TemporaryDirectory() as name:
         given = prepare(Path(name), text)
         given |= STEPS | script.given | (several if script.ranks > 1 else {})
         done = subprocess.run(
             [sys.executable, "-c", WRAPPER], cwd=name, text=True, capture_output=True, check=False,
             env=cards.environment | given | {
-                "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"
+                "PYTHONPATH": f"{ROOT}:{ROOT}/scripts/bench:{os.environ.get('PYTHONPATH', '')}"
             },
         )  # fmt: skip
     cards.close()
