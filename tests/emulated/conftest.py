@@ -94,10 +94,20 @@ for line in sys.stdin:
 
 @cache
 def forks() -> subprocess.Popen[str]:
-    """A process that has imported torch. It ends with this one."""
+    """A process that has imported torch, until `end_forks`."""
     cards = Emulation("1x24GiB")
     cards.close()  # each child has cards of its own
     return begin(cards, FORKS, stdin=subprocess.PIPE)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def end_forks() -> Iterator[None]:
+    """Tests of other modules look for processes that are left."""
+    yield
+    if forks.cache_info().currsize:
+        forks().kill()
+        forks().communicate()
+        forks.cache_clear()
 
 
 def ended(cards: Emulation, program: str, each: Sequence[Sequence[str]]) -> list[Any]:
