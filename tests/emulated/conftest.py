@@ -64,9 +64,10 @@ def end(process: subprocess.Popen[str]) -> str:
 
 
 FORKS = """
-import json, os, sys, traceback
+import json, os, signal, sys, traceback
 import torch, torch.distributed
 def run(program, environment, argv, folder):
+    signal.alarm(200)
     for name, stream in (("out", 1), ("err", 2)):
         os.dup2(os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT), stream)
     os.environ.clear()

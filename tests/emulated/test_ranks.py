@@ -57,7 +57,8 @@ for meter._pinned_is_resident in (False, True):
     found.append(meter.peaks().host_bytes)
 print(json.dumps(found))
 """)  # fmt: skip
-    assert with_it - without == pytest.approx(64 << 20, abs=8 << 20)
+    # Of what else the process has, a page or some may come between the two looks.
+    assert 63 << 20 <= with_it - without < 72 << 20
 
 
 def test_a_second_group_of_many_ranks_is_no_other_programs_memory(

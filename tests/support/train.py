@@ -123,7 +123,7 @@ def tensor_bytes() -> int:
 
 def main() -> None:
     """Import, and run one job after the other, until stdin is closed."""
-    # torchao compiles its optimizers for each shape, which takes minutes.
+    # torchao compiles its optimizers for each shape, which takes a minute.
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     forkserver.import_libraries(*sys.argv[1:])
     if "deepspeed" in sys.argv:  # imports torch's compiler with it, as it first builds a stage

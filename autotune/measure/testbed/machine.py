@@ -57,7 +57,8 @@ class Machine:
         weakref.finalize(self, shutil.rmtree, logs, ignore_errors=True)
         self._forks = Forks(logs, self._variables(ranks, slots), lambda _: None)
         weakref.finalize(self, self._forks.close)
-        engine = engine_for(options.space.engine, 0).name
+        stages = options.space.axes.get("zero_stage", (0,))
+        engine = engine_for(options.space.engine, min(stages)).name
         start = counting.by(self._forks, engine, options.model.family)
         return counting.count(asked, options.model.name, start)
 
