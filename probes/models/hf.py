@@ -323,15 +323,16 @@ def _drawing(module: nn.Module) -> dict[nn.Module, nn.Module]:
     return {part: other for other in others for part in other.modules()}
 
 
-def _adapted(module: nn.Module, rank: int, targets: list[str]) -> nn.Module:
+def _adapted(module: nn.Module, rank: int, targets: list[str], dropout: float = 0.0) -> nn.Module:
     """`module` with low-rank adapters; only these are trained."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise UnsupportedError(f"--lora: peft cannot be imported: {error}") from error
     config = LoraConfig(
-        r=rank, lora_alpha=LORA_ALPHA * rank, target_modules=targets or "all-linear"
-    )
+        r=rank, lora_alpha=LORA_ALPHA * rank, lora_dropout=dropout,
+        target_modules=targets or "all-linear",
+    )  # fmt: skip
     try:
         # Adapters in the model's own dtype: engines shard one dtype at a time.
         adapted: nn.Module = get_peft_model(module, config, autocast_adapter_dtype=False)

@@ -135,7 +135,11 @@ FLAGS = {
     "--allow-mixed": (None, "allow_mixed", True),
     "--model": ("gpt2", "model", "gpt2"),
     "--task": ("masked", "task", "masked"),
-    "--lora": ("r=8,targets=q_proj+v_proj", "lora", Lora(8, ("q_proj", "v_proj"))),
+    "--lora": (
+        "r=8,dropout=0.1,targets=q_proj+v_proj",
+        "lora",
+        Lora(8, ("q_proj", "v_proj"), 0.1),
+    ),
     "--routing": ("hot", "routing", "hot"),
     "--image-size": ("448x448,1344x896", "image_size", ((448, 448), (1344, 896))),
     "--eval-batch": ("8", "eval_batch", 8),

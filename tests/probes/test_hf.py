@@ -228,6 +228,11 @@ def test_adapters_train_alike_on_every_engine(engine: tuple[str, int]) -> None:
     assert plain.losses[-1] < plain.losses[0]
 
 
+def test_adapters_drop_their_inputs() -> None:
+    module = family("hf").make(uncounted("llama-3-8b-tiny", Lora(8, ("q_proj",), 0.1)).spec(2))
+    assert {each.p for each in module.modules() if isinstance(each, torch.nn.Dropout)} == {0.1}
+
+
 def test_adapters_for_what_is_not_there_are_unsupported() -> None:
     of = uncounted("llama-3-8b-tiny", Lora(8, ("no_such_module",)))
     with pytest.raises(UnsupportedError, match=r"peft: .*no_such_module"):

@@ -56,6 +56,7 @@ def export(best: Best) -> Exported:
     }
     if (lora := best.lora) is not None:
         found |= {"adapter": "lora", "lora_r": lora.rank, "lora_alpha": lora.alpha}
+        found["lora_dropout"] = lora.dropout
         every = {"lora_target_linear": True}
         found |= {"lora_target_modules": list(lora.targets)} if lora.targets else every
         found |= dict.fromkeys(_KERNELS, False) | _BASES.get(config.base, {})

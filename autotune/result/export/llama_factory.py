@@ -43,6 +43,7 @@ def export(best: Best) -> Exported:
             "finetuning_type": "lora",
             "lora_rank": lora.rank,
             "lora_alpha": lora.alpha,
+            "lora_dropout": lora.dropout,
             "lora_target": ",".join(lora.targets) or "all",
         }
     if config.quantized:

@@ -58,7 +58,7 @@ def export(best: Best) -> Exported:
             "tuner_type": "lora",
             "lora_rank": lora.rank,
             "lora_alpha": lora.alpha,
-            "lora_dropout": 0.0,  # the default is above 0
+            "lora_dropout": lora.dropout,
             "lora_dtype": weights,
             "target_modules": list(lora.targets) or ["all-linear"],
         }

@@ -71,6 +71,7 @@ def export(best: Best) -> Exported:
         adapters = {
             "r": lora.rank,
             "lora_alpha": lora.alpha,
+            "lora_dropout": lora.dropout,
             "target_modules": list(lora.targets) or "all-linear",
         }
         files |= {"trl-lora.json": adapters, "trl_config.py": _PYTHON + _LORA}

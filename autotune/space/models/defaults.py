@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from autotune.errors import UsageError
 from autotune.wire.recipe import HEAD_DIM, LORA_ALPHA
@@ -107,23 +107,36 @@ class Lora:
     rank: int
     targets: tuple[str, ...] = ()
     """Names of the modules with adapters; if empty, all linear modules but the head."""
+    dropout: float = 0.0
+    """The share of an adapter's inputs that are zeroed."""
 
     @property
     def alpha(self) -> int:
         """The scale of their product, as a multiple of 1/rank."""
         return LORA_ALPHA * self.rank
 
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """As JSON. Recipes without dropout are those of earlier traces."""
+        asked = {"rank": self.rank, "targets": self.targets}
+        return asked | ({"dropout": self.dropout} if self.dropout else {})
+
     def __str__(self) -> str:
-        return f"r={self.rank}" + (f",targets={'+'.join(self.targets)}" if self.targets else "")
+        dropout = f",dropout={self.dropout:g}" if self.dropout else ""
+        targets = f",targets={'+'.join(self.targets)}" if self.targets else ""
+        return f"r={self.rank}{dropout}{targets}"
 
 
 def parse_lora(text: str, flag: str) -> Lora:
-    """Adapters as "r=16" or "r=16,targets=q_proj+v_proj".
+    """Adapters as "r=16" or "r=16,dropout=0.05,targets=q_proj+v_proj".
 
     Raises:
         UsageError: the text has another form.
     """
-    found = re.fullmatch(r"\s*r=(\d{1,5})(?:,targets=([\w.]+(?:\+[\w.]+)*))?\s*", text)
+    found = re.fullmatch(
+        r"\s*r=(\d{1,5})(?:,dropout=(0?\.\d{1,4}|0))?(?:,targets=([\w.]+(?:\+[\w.]+)*))?\s*", text
+    )
     if found is None or int(found[1]) < 1:
-        raise UsageError(f"{flag} {text}: write r=16 or r=16,targets=q_proj+v_proj")
-    return Lora(int(found[1]), tuple(found[2].split("+")) if found[2] else ())
+        raise UsageError(f"{flag} {text}: write r=16 or r=16,dropout=0.05,targets=q_proj+v_proj")
+    targets = tuple(found[3].split("+")) if found[3] else ()
+    return Lora(int(found[1]), targets, float(found[2] or 0))

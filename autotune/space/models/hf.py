@@ -10,7 +10,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import cache
 from importlib import resources
 from importlib.util import find_spec
@@ -120,7 +119,7 @@ class Hf(Family):
             "task": task,
             "target_len": asked.target_len,
             "code": str(folder) if "auto_map" in config else "",
-            "lora": None if asked.lora is None else asdict(asked.lora),
+            "lora": None if asked.lora is None else asked.lora.recipe,
             "left_out": left_out,
             **of_samples,
             **({"kernels": _kernels(asked)} if config["model_type"] in _SCANS else {}),

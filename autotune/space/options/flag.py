@@ -104,6 +104,6 @@ def text_of(value: Any) -> str:
             return f"{amount}tok"
         case {"amount": amount, "unit": "samples", **rest} if not rest:
             return str(amount)
-        case {"rank": int(rank), "targets": list(targets), **rest} if not rest:
-            return str(Lora(rank, tuple(map(str, targets))))
+        case {"rank": int(), "targets": list(targets)}:
+            return str(Lora(**{**value, "targets": tuple(targets)}))
     return str(value)

@@ -48,8 +48,8 @@ class ModelOptions:
         " model's config, else 448x448).")
     lora: Lora | None = option(
         "--lora", parse_lora, "LORA",
-        "Train low-rank adapters instead of the model: r=16, or r=16,targets=q_proj+v_proj"
-        " (default: all linear modules but the head).")
+        "Train low-rank adapters instead of the model: r=16, r=16,dropout=0.05, or"
+        " r=16,targets=q_proj+v_proj (default: all linear modules but the head).")
     trust_remote_code: bool = switch(
         "--trust-remote-code", "Run the Python code in a model's folder.")
     preset: str | None = word(

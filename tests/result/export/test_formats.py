@@ -514,7 +514,7 @@ def test_best_of_writes_what_ranks_had_in_their_environment() -> None:
     assert RESULTS["ddp"].exports == {}
 
 
-ADAPTERS = {"r=8": "all-linear", "r=8,targets=q_proj+v_proj": ["q_proj", "v_proj"]}
+ADAPTERS = {"r=8": "all-linear", "r=8,dropout=0.05,targets=q_proj+v_proj": ["q_proj", "v_proj"]}
 
 
 @pytest.mark.parametrize("lora", ADAPTERS)
@@ -525,7 +525,10 @@ def test_adapters_are_exported_or_said_to_be_missing(lora: str, tmp_path: Path) 
     for name in ("accelerate", "hf", "lightning", "torchtitan"):
         assert f"lora {lora}, of alpha 16" in made[name].unexpressed
     peft = json.loads((tmp_path / "trl-lora.json").read_text())
-    assert peft == {"r": 8, "lora_alpha": 16, "target_modules": ADAPTERS[lora]}
+    dropout = 0.05 if "dropout" in lora else 0
+    assert peft == {
+        "r": 8, "lora_alpha": 16, "lora_dropout": dropout, "target_modules": ADAPTERS[lora]
+    }  # fmt: skip
     whole = write(result("ddp", 0, model="llama-3-8b-tiny"), tmp_path / "whole")
     assert "trl-lora.json" not in whole["trl"].files
     assert "lora" not in str([found.unexpressed for found in whole.values()])

@@ -42,7 +42,9 @@ RESULTS = {
     "muon": of_gpus("ddp", 0, optimizer="muon", attention="flash_attention_2"),
     "low": of_gpus("ddp", 0, optimizer="adamw8bit", param_dtype="bf16"),
     "lora": of_gpus("ddp", 0, lora="r=8"),
-    "lora-of-some": of_gpus("deepspeed", 3, world_size=1, lora="r=16,targets=q_proj+v_proj"),
+    "lora-of-some": of_gpus(
+        "deepspeed", 3, world_size=1, lora="r=16,dropout=0.1,targets=q_proj+v_proj"
+    ),
     "qlora": of_gpus("ddp", 0, lora="r=8", base="nf4", checkpointing="full"),
     "qlora-zero": of_gpus("deepspeed", 2, world_size=1, lora="r=8", base="int8"),
     "chunked": of_gpus("ddp", 0, loss="chunked"),
@@ -61,7 +63,7 @@ LORA = {
     "lora": _ALL,
     "qlora": _ALL,
     "qlora-zero": _ALL,
-    "lora-of-some": {"r": 16, "alpha": 32, "dropout": 0.0, "targets": ["q_proj", "v_proj"]},
+    "lora-of-some": {"r": 16, "alpha": 32, "dropout": 0.1, "targets": ["q_proj", "v_proj"]},
 }
 """What is to be read of these; nothing of the others."""
 BNB = {"qlora": [4, "bnb", "nf4", True], "qlora-zero": [8, "bnb", "nf4", True]}
