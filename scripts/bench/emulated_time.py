@@ -2,15 +2,17 @@
 
     .venv-cuda/bin/python scripts/bench/emulated_time.py [--checkout FOLDER] [--only TEXT]
 
-There are two kinds of runs. Studies of one candidate repeat those of results/public/speed.csv,
-with the model and options of their id in memory.csv. The closed forms of plan are shown, too. With
-a clone of https://github.com/openai/parameter-golf (MIT) as FOLDER, its scripts run unchanged, and
-print steps by the card's clock. Only one of several ranks runs, in NCCL's group of all, and its
-collectives take their time. Needs torch's CUDA build, sentencepiece and pandas, and no GPU.
+There are two kinds of runs, both by the publishers' own code. Those of fms-acceleration ran in
+`published/weighed.py`, which left the time of a step in results/public/weighed.csv. The closed
+forms of plan are shown, too. With a clone of https://github.com/openai/parameter-golf (MIT) as
+FOLDER, its scripts run unchanged, and print steps by the card's clock. Only one of several ranks
+runs, in NCCL's group of all, and its collectives take their time. Needs torch's CUDA build,
+sentencepiece and pandas, and no GPU.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import statistics
@@ -30,17 +32,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 from plan import in_this_process
 from published.rows import texts_of
 from published.tokens import prepare
-from shared import ROOT, machine, rows_in, run, say, searched, study_on, table, tau, versions
+from shared import ROOT, machine, rows_in, run, say, table, tau, versions
 
-from autotune.advise.plan.expected import PlanRequest, plan
+from autotune.advise.plan.expected import Helpers, PlanRequest, plan
 from autotune.device.cards import parse_gpus
 from autotune.device.emulated.emulation import Emulation
 from autotune.space.options import Options
 
 PUBLIC = ROOT / "results" / "public"
-CARDS = {"A100-80GB": "A100-80GB", "A100-40GB": "A100-40GB", "H100-80GB": "H100"}
-TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
-"""Modules with adapters in the runs of fms-acceleration, by its scenarios."""
+ADAPTERS = ",dropout=0.1,targets=q_proj+k_proj+v_proj+o_proj"
+"""Of the runs of fms-acceleration, by its scenarios."""
 HEAD = "run | card | published | emulated | off | closed forms | off"
 STEPS = {
     "ITERATIONS": "4", "WARMUP_STEPS": "2", "VAL_LOSS_EVERY": "0", "MAX_WALLCLOCK_SECONDS": "0",
@@ -110,42 +111,40 @@ class Compared:
         return [self.name, self.card, *found]
 
 
-def studied(only: str) -> Iterator[Compared]:
-    """The runs of speed.csv."""
-    runs = pd.read_csv(PUBLIC / "memory.csv").set_index("id", drop=False)
+def timed(only: str) -> Iterator[Compared]:
+    """The runs of weighed.csv of which a step was timed."""
+    known = {
+        (run["model"].split("/")[1], run["gpus"], run["lora_rank"] > 0): dict(run)
+        for _, run in pd.read_csv(PUBLIC / "memory.csv").iterrows() if run["id"].startswith("fms")
+    }  # fmt: skip
     helpers = in_this_process()
-    for speed in rows_in(PUBLIC / "speed.csv"):
-        name = f"{speed['id']} micro {speed['micro_batch']}"
-        if only not in name:
+    for row in rows_in(PUBLIC / "weighed.csv"):
+        if not row["step_ms"] or only not in row["id"]:
             continue
-        row: dict[str, Any] = dict(runs.loc[speed["id"]])
-        row["micro_batch"] = int(speed["micro_batch"])
-        with tempfile.TemporaryDirectory() as folder:
-            texts, gpus = texts_of(row, Path(folder))
-            if "lora" in texts:
-                texts["lora"] += f",targets={'+'.join(TARGETS)}"
-            card = CARDS[row["gpu"]]
-            tokens_per_s = trial(texts, f"{gpus}x{card}", Path(folder) / "study")
-            request = PlanRequest(
-                options=Options.from_texts(texts), card=parse_gpus(card).card, host_bytes=None
-            )
-            (formula,) = plan(request, gpus, helpers).expected
-        group = f"{row['model']}{', LoRA' if 'lora' in texts else ''} on {card}"
-        yield Compared(group, name, f"{gpus}x{card}", float(speed["tokens_per_s"]),
-                       tokens_per_s / gpus, formula.tokens_per_s[1] / gpus)  # fmt: skip
+        how, gpus = json.loads(row["how"]), int(row["gpus"])
+        model = row["name"].split(",")[0]
+        group = f"{model}{', LoRA' if how['lora'] else ''}"
+        run = known.get((model, gpus, how["lora"]))
+        formula = None
+        if run is not None:
+            formula = closed_form(run | {"micro_batch": how["batch"]}, gpus, helpers)
+        yield Compared(f"{group} on {row['card']}", f"{group}, {how['batch']} samples",
+                       f"{gpus}x{row['card']}", float(row["quote"].rpartition(",")[2]),
+                       how["batch"] * how["length"] * 1e3 / float(row["step_ms"]),
+                       formula)  # fmt: skip
 
 
-def trial(texts: dict[str, str], cards: str, out: Path) -> float:
-    """Tokens a second of a study's only candidate."""
-    asked = texts | {"ceiling": "99%"}
-    flags = [
-        word for name, text in asked.items() for word in (f"--{name}".replace("_", "-"), text)
-    ]
-    done = study_on(Emulation(cards), out, "--trials", "1", "--budget", "20m", *flags)
-    found = searched(out)
-    if not found or not found[0]["tokens_per_s"]:
-        raise SystemExit(done.stdout[-1000:] + done.stderr[-2000:])
-    return float(found[0]["tokens_per_s"])
+def closed_form(run: dict[str, Any], gpus: int, helpers: Helpers) -> float:
+    """The upper end of what plan expects."""
+    with tempfile.TemporaryDirectory() as folder:
+        texts, _ = texts_of(run, Path(folder))
+        if "lora" in texts:
+            texts["lora"] += ADAPTERS
+        request = PlanRequest(
+            options=Options.from_texts(texts), card=parse_gpus(run["gpu"]).card, host_bytes=None
+        )
+        (formula,) = plan(request, gpus, helpers).expected
+    return formula.tokens_per_s[1] / gpus
 
 
 def scripts(checkout: Path, only: str) -> Iterator[Compared]:
@@ -203,7 +202,7 @@ def summary(found: list[Compared]) -> Iterator[list[object]]:
 def main(*, checkout: Path | None = None, only: str = "") -> None:
     """Print the tables of runs with `only` in their names."""
     found = []
-    for kind in (studied(only), scripts(checkout, only) if checkout else iter(())):
+    for kind in (timed(only), scripts(checkout, only) if checkout else iter(())):
         for each in kind:
             say(" | ".join(each.cells()))
             found.append(each)

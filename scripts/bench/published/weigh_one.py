@@ -1,9 +1,10 @@
 """Weighs one published run, by its own code, in the present interpreter.
 
-`weighed.py` starts it with a task in JSON. The last printed line has the peaks in MiB, and the
-error that ended the run, if any. Only one of several ranks runs, in torch's fake process group. It
-is the first one; for Megatron-LM's GPT the last, which writes the log. Records of modded-nanogpt
-give lists to collectives, of which NCCL's group makes one tensor: they run in that one.
+`weighed.py` starts it with a task in JSON. The last printed line has the peaks in MiB, the time of
+the last step for some cases, and the error that ended the run, if any. Only one of several ranks
+runs, in torch's fake process group. It is the first one; for Megatron-LM's GPT the last, which
+writes the log. Records of modded-nanogpt give lists to collectives, of which NCCL's group makes
+one tensor: they run in that one. So do runs whose steps are timed.
 """
 
 from __future__ import annotations
@@ -35,10 +36,25 @@ _FILES = {
         "use-persistent-ckpt-worker", "use-checkpoint-opt_param-scheduler",
     )
 }  # fmt: skip
+_TIMED = re.compile(r"a step took ([\d.]+) ms")
 _TOLD = re.compile(r"peak memory allocated: (\d+) MiB reserved: (\d+) MiB")
 _MIB = 1 << 20
 _LLAMA_3_TOKENS = 128256
 _ON_ONE_MACHINE = 8
+_NCCL = ("speedrun", "fms")
+_FLASH = {
+    "flash_attn-2.7.0.dist-info/METADATA": "Name: flash_attn\nVersion: 2.7.0\n",
+    "flash_attn/bert_padding.py": "index_first_axis = pad_input = unpad_input = None",
+    "flash_attn/__init__.py": """
+from torch.nn.functional import scaled_dot_product_attention
+def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, **_):
+    of_heads = (each.transpose(1, 2) for each in (q, k, v))
+    return scaled_dot_product_attention(*of_heads, dropout_p=dropout_p, scale=softmax_scale,
+                                        is_causal=causal, enable_gqa=True).transpose(1, 2)
+flash_attn_varlen_func = None
+""",
+}
+"""A package of that name, around FlashAttention-2 of torch."""
 
 
 def alone(rank: int, ranks: int, backend: str) -> None:
@@ -275,11 +291,22 @@ def litgpt(how: dict[str, Any], source: Path) -> None:
 
 def fms(how: dict[str, Any], source: Path) -> None:
     """A run of fms-acceleration's benchmark: transformers' Trainer, for three steps, with the
-    weights of a new model. Torch's own flash attention stands for the package."""
+    weights of a new model."""
     import torch
     import yaml
 
+    for name, text in _FLASH.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text)
+    sys.path.insert(0, str(Path.cwd()))
     library: Any = importlib.import_module("transformers")
+    ends: list[Any] = []
+
+    class Watch(library.TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, *_: object, **__: object) -> None:
+            ends.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+            ends[-1].record()
+
     defaults = yaml.safe_load((source / "scripts/benchmarks/defaults.yaml").read_text())
     for of_script in ("use_flash_attn", "response_template", "dataset_text_field"):
         del defaults[of_script]
@@ -291,7 +318,7 @@ def fms(how: dict[str, Any], source: Path) -> None:
     with torch.device("meta"):
         model = library.AutoModelForCausalLM.from_config(
             library.AutoConfig.for_model(**how["model"]), torch_dtype=torch.bfloat16,
-            attn_implementation="sdpa",
+            attn_implementation="flash_attention_2",
         )  # fmt: skip
     model = model.to_empty(device="cpu")
     model.tie_weights()
@@ -304,7 +331,8 @@ def fms(how: dict[str, Any], source: Path) -> None:
         ))  # fmt: skip
     tokens = torch.ones(how["length"], dtype=torch.int64)
     data = [{"input_ids": tokens, "labels": tokens}] * 1000
-    library.Trainer(model=model, args=asked, train_dataset=data).train()
+    library.Trainer(model=model, args=asked, train_dataset=data, callbacks=[Watch()]).train()
+    print(f"a step took {ends[-2].elapsed_time(ends[-1]):.2f} ms")
 
 
 CASES = {
@@ -326,7 +354,7 @@ def main(task: dict[str, Any]) -> None:
 
         torch.backends.cuda.enable_cudnn_sdp(False)
         if task["gpus"] > 1:
-            alone(rank, task["gpus"], "nccl" if task["case"] == "speedrun" else "fake")
+            alone(rank, task["gpus"], "nccl" if task["case"] in _NCCL else "fake")
         ended, told, printed = "", None, io.StringIO()
         try:
             with contextlib.redirect_stdout(printed):
@@ -337,7 +365,9 @@ def main(task: dict[str, Any]) -> None:
         if found := _TOLD.search(printed.getvalue()):
             # Later errors of the script, such as in evaluation, do not count.
             ended, peaks = "", [float(text) for text in found.groups()]
+        timed = _TIMED.search(printed.getvalue())
         print(json.dumps({"allocated": told or peaks[0], "reserved": peaks[1], "ended": ended,
+                          "step_ms": timed and float(timed[1]),
                           "torch": torch.__version__}))  # fmt: skip
 
 

@@ -129,7 +129,15 @@ def write(rows: list[dict[str, str]]) -> None:
 def weighed(
     row: dict[str, str], sources: Path, interpreters: Path, scratch: Path
 ) -> dict[str, str]:
-    """The peaks of a row's run here."""
+    """The peaks of a row's run here, and the time of its last step if that was taken."""
+    found = ran(row, sources, interpreters, scratch)
+    given = {f"weighed_{kind}": f"{found[kind]:.2f}" if kind in found else "" for kind in KINDS}
+    here = {"torch_here": found.get("torch", row["torch"]), "ended": found["ended"]}
+    return given | here | {"step_ms": f"{found.get('step_ms') or '':.6}"}
+
+
+def ran(row: dict[str, str], sources: Path, interpreters: Path, scratch: Path) -> dict[str, Any]:
+    """What `weigh_one` printed of a row's run."""
     repository = "+".join(row["source"].split("/")[-2:])
     how = json.loads(row["how"])
     task: dict[str, Any] = {
@@ -148,14 +156,12 @@ def weighed(
             text=True, capture_output=True, check=False, cwd=scratch, timeout=DEADLINE_S,
             env=os.environ | {"PYTHONPATH": ":".join(filter(None, path))},
         )  # fmt: skip
-        found = json.loads(done.stdout.splitlines()[-1])
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         found = {"ended": f"not done after {DEADLINE_S} s"}
     except (IndexError, ValueError):
         found = {"ended": (done.stderr.strip().splitlines() or ["?"])[-1][:150]}
-    given = {f"weighed_{kind}": f"{found[kind]:.2f}" if kind in found else "" for kind in KINDS}
-    here = found.get("torch", row["torch"])
-    return given | {"torch_here": here, "ended": found["ended"]}
+    return found
 
 
 def checkout(repository: Path, commit: str, case: str, scratch: Path, script: str) -> Path:
