@@ -246,8 +246,9 @@ class Phases:
             self._to(LOAD, sure=False)
         try:
             yield
-        except BaseException:
-            self.failed_in = LOAD
+        except Exception as error:
+            if isinstance(error, MemoryError) or "memory" in str(error):  # others may be caught
+                self.failed_in = LOAD
             raise
         finally:
             self.busy = False
