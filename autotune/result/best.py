@@ -38,7 +38,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Held = Annotated[str, Meta(pattern="^(fp32|bf16|fp16|8 bit)$")]
 Ceiling = Annotated[float, Meta(gt=0, le=1)]
 
-Phase = Literal["train", "rollout", "evaluate", "save", "hot"]
+Phase = Literal["train", "rollout", "evaluate", "save", "load", "hot"]
 """The phases of a run. "hot" is a model's training with a hot expert."""
 Routed = Literal["balanced", "hot", "balanced,hot", "as initialised", "the script's own"]
 

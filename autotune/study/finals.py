@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Generator, Sequence
 from functools import partial
@@ -57,6 +58,8 @@ class Finals:
         """The winner of an earlier run that was not confirmed: it comes first."""
         self.out_of_time = False
         """Whether the budget had no time for another round."""
+        self.lacked_s = 0.0
+        """Seconds of the round for which the budget had no time; 0 if there was time."""
         self.under_way = False
         """Whether a turn runs."""
         self._ended = False
@@ -140,11 +143,13 @@ class Finals:
         if self._count and (choice.record.purpose != "final" or made < rounds):
             return None
         needed_s = self._phases_s(choice.record.candidate)
+        if not needed_s:
+            return None
         if needed_s > self._clock.remaining_s() - CLOSING_S:
             self._launched.add(choice.record.candidate)
             self._records.reporter.note("the budget leaves no time to evaluate and save")
             return None
-        return (free[0], choice.record) if needed_s else None
+        return free[0], choice.record
 
     def _phases_s(self, candidate: Candidate) -> float:
         """Seconds to keep for its launch for phases; 0 if none will come."""
@@ -167,9 +172,11 @@ class Finals:
             return found
         if not self.out_of_time:
             more = " more" if self._ledger.finals else ""
+            self.lacked_s = self.round_s(record)
+            left_s = self._left_s(record, self._micro_steps(record))
             self._records.reporter.note(
                 f"the budget leaves no time for{more} finals: one takes"
-                f" {self.round_s(record):.0f} s, {self._clock.remaining_s():.0f} s are left"
+                f" {math.ceil(self.lacked_s)} s, {max(0, int(left_s))} s are left for it"
             )
         self.out_of_time = self._ended = True
         return None
@@ -184,11 +191,15 @@ class Finals:
         return whole if self._has_time(record, whole) else min(whole, RANKING_MICRO_STEPS)
 
     def _has_time(self, record: Record, micro_steps: int) -> bool:
-        steps_s = self._steps_s(record, micro_steps)
-        needed_s = self._start_s(record) + steps_s + self._slots.queue_s(steps_s)
+        needed_s = self._start_s(record) + self._steps_s(record, micro_steps)
+        return needed_s <= self._left_s(record, micro_steps)
+
+    def _left_s(self, record: Record, micro_steps: int) -> float:
+        """Seconds that the budget leaves for a final of `record`."""
+        kept_s = CLOSING_S + self._slots.queue_s(self._steps_s(record, micro_steps))
         if self._rounds(record.candidate):
-            needed_s += self._phases_s(record.candidate)
-        return needed_s <= self._clock.remaining_s() - CLOSING_S
+            kept_s += self._phases_s(record.candidate)
+        return self._clock.remaining_s() - kept_s
 
     def _work(self, number: int, slot: Slot, record: Record, *, phases: bool) -> Work:
         """Round `number` in `slot`, of the candidate of `record`, or its launch for `phases`."""

@@ -363,7 +363,8 @@ class _Session(Setup):
             what = "launch" if self.space.workload.of_script else "final"
             more = math.ceil(ENOUGH_FINALS * final_s / 60)
             self.reporter.note(
-                f"a {what} takes {final_s:.0f} s: autotune --resume {resume} --budget {more}m"
+                f"a {what} takes {math.ceil(final_s)} s:"
+                f" autotune --resume {resume} --budget {more}m"
             )
         if why := f"stopped by {self.stop.name}" if self.stop.name else lost:
             return StudyEnd(

@@ -143,7 +143,7 @@ class Study:
         choice = self.ledger.choice()
         if choice is None or choice.confirmed or not self._finals.out_of_time:
             return None
-        return self._finals.round_s(choice.record)
+        return self._finals.lacked_s or self._finals.round_s(choice.record)
 
     def few(self, folder: str) -> str | None:
         """A note if the budget had time for few candidates of a script. It says how to go on in

@@ -42,11 +42,12 @@ def on_smallest(peaks: Peaks, capacities: Sequence[int], rank: int) -> Peaks:
     return replace(peaks, device_bytes=round(peaks.device_bytes * share))
 
 
-TRAIN, ROLLOUT, EVALUATE, SAVE, HOT = "train", "rollout", "evaluate", "save", "hot"
+TRAIN, ROLLOUT, EVALUATE, SAVE, LOAD = "train", "rollout", "evaluate", "save", "load"
+HOT = "hot"
 """Names of the phases of a run. The last is of training, after the first, with a hot expert."""
 DURING = {
     TRAIN: "in training", ROLLOUT: "in rollouts", EVALUATE: "in evaluation",
-    SAVE: "while saving", HOT: "with a hot expert",
+    SAVE: "while saving", LOAD: "while loading", HOT: "with a hot expert",
 }  # fmt: skip
 """The phases in words."""
 

@@ -1,9 +1,11 @@
-"""Evaluation and saving between a script's steps, and the memory of each.
+"""Loading, evaluation and saving between a script's steps, and the memory of each.
 
 Evaluation is a forward pass of a trained model between a step and the next backward pass. It is
 without gradients or in eval mode. Saving is a call of a function that writes trained parameters,
-from `state_dict` on. Work in every gap between steps, or in every other one, is part of the step:
-a teacher, a reference model, the two steps of a GAN.
+from `state_dict` on. Loading is a call of a function that reads as many numbers, before the first
+step, too; what it read may be held until the next forward pass, which ends the phase. Work in
+every gap between steps, or in every other one, is part of the step: a teacher, a reference model,
+the two steps of a GAN.
 
 Contracts:
 
@@ -16,6 +18,7 @@ Contracts:
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import time
 from collections import defaultdict, deque
@@ -24,7 +27,7 @@ from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
-TRAIN, ROLLOUT, EVALUATE, SAVE = "train", "rollout", "evaluate", "save"
+TRAIN, ROLLOUT, EVALUATE, SAVE, LOAD = "train", "rollout", "evaluate", "save", "load"
 REGULAR = 3
 """Work in so many gaps between steps is part of the step; every other gap may lack it."""
 ASKED = (ROLLOUT, EVALUATE)
@@ -57,6 +60,18 @@ GATHERERS = {
     ),
 }  # fmt: skip
 """Functions that may gather parameters before saving."""
+LOADERS = {
+    "torch.distributed.checkpoint.state_dict_loader": ("load", "load_state_dict"),
+    "torch.distributed.checkpoint.state_dict": (
+        "set_state_dict", "set_model_state_dict", "set_optimizer_state_dict",
+    ),
+    "safetensors.torch": ("load_file", "load_model"),
+    "deepspeed.runtime.engine": ("DeepSpeedEngine.load_checkpoint",),
+    "transformers.modeling_utils": ("PreTrainedModel._load_pretrained_model",),
+}  # fmt: skip
+"""Functions that load, by their module."""
+SIZED = "load_file", "_load_pretrained_model"
+"""Those that may load little; their result or their first argument has the numbers."""
 
 
 class Phases:
@@ -95,6 +110,7 @@ class Phases:
         self._count: dict[str, int] = {}
         self._seconds: dict[str, float] = {}
         self._open: dict[str, int] = {}  # counts of the open phase
+        self._loaded, self._load_s = 0, 0.0  # numbers and seconds of an open one of loading
         self._sure = False  # whether the kind of the open phase is certain
         self._began = 0.0
         self._held = 0  # bytes that the last phase left behind
@@ -116,8 +132,8 @@ class Phases:
         self._armed = self._calls = self._frozen = 0
         self._depth = 0  # nesting of no_grad that began between steps
         self._eval_mode = False
-        self.saves = False
-        """Whether a saving function runs."""
+        self.busy = False
+        """Whether a function runs that saves or loads."""
         self._asked: dict[
             int, bool | None
         ] = {}  # whether a module trains; None without parameters
@@ -170,16 +186,16 @@ class Phases:
         if not self._depth or threading.get_ident() != self._thread:
             return
         self._depth -= 1
-        if error is not None and self.now:
-            self.failed_in = self.now
+        if error is not None:
+            self.failed_in = self.failing
         if self._depth:
             return
-        if self.now not in ASKED:
+        if not self.now:
             self._disarm()
-        elif self.compiled:
-            self._to("")
-        else:
+        elif not self.compiled:
             self._arm()  # for the next forward pass of the training
+        elif self.now in ASKED:
+            self._to("")
 
     def eval(self, module: Any) -> None:
         """`module.eval()` was called."""
@@ -193,10 +209,10 @@ class Phases:
         """A context in which the script saves; if not `sure`, it may only gather parameters."""
         kind = (SAVE, sure)
         here = self.between and self._stepped and threading.get_ident() == self._thread
-        if not here or self.saves or kind in self._regular or not self._is_large(what):
+        if not here or self.busy or kind in self._regular or not self._is_large(what):
             yield
             return
-        self.saves = True
+        self.busy = True
         self._gap.add(kind)
         try:
             if self.now == SAVE:
@@ -208,11 +224,43 @@ class Phases:
             self.failed_in = self.now
             raise
         finally:
-            self.saves = False
+            self.busy = False
         if not self.compiled:
             self._arm()
         elif sure:
             self._to("")
+
+    @contextmanager
+    def loading(self, what: list[Any], *, opens: bool, sure: bool) -> Iterator[None]:
+        """A context in which the script loads; what it loads is among `what` in the end. If it is
+        not `sure` to be a checkpoint, the numbers there decide. Unless it `opens` the phase, it
+        only continues one."""
+        here = self._here() and threading.get_ident() == self._thread
+        regular = {(LOAD, True), (LOAD, False)} & self._regular
+        if not here or self.busy or regular or not (opens or self.now == LOAD):
+            yield
+            return
+        self.busy, self.failed_in = True, ""
+        began = time.perf_counter()
+        if self.now != LOAD:
+            self._to(LOAD, sure=False)
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, MemoryError) or "memory" in str(error):  # others may be caught
+                self.failed_in = LOAD
+            raise
+        finally:
+            self.busy = False
+        self._load_s += time.perf_counter() - began
+        if opens:
+            size = sys.maxsize if sure else _values(what, self._torch, [LEAVES])
+            self._loaded = max(self._loaded, size)
+        self._gap.add((LOAD, self._loaded_much()))
+        if self.compiled:
+            self._to("")
+        else:
+            self._arm()
 
     def end(self) -> None:
         """The process ends."""
@@ -221,14 +269,22 @@ class Phases:
 
     # Results.
 
+    @property
+    def failing(self) -> str:
+        """The phase of an error that comes now. Loading itself ends with its function."""
+        return self.failed_in or (self.now if self.now != LOAD or self.busy else "")
+
     def fold(self) -> dict[str, int]:
         """Take over the present counts; the lock is held."""
         counts = self._read()
         if counts.get("num_ooms", 0) > self.most.get("num_ooms", 0):
-            self.oom_in = self.now
+            self.oom_in = self.failing
         tied, size = _tied(counts, "peak")
-        grown = self.now or size > self._held
-        mine = {n: size for n, size in counts.items() if grown or not n.startswith(tied)}
+        mine = counts
+        if not self.now and size <= self._held:
+            mine = {n: size for n, size in counts.items() if not n.startswith(tied)}
+            if tied == "reserved":  # at least that
+                mine["reserved_bytes.all.peak"] = counts["active_bytes.all.peak"]
         _raise(self._open if self.now else self._of[TRAIN], mine)
         _raise(self.most, counts)
         return counts
@@ -294,7 +350,7 @@ class Phases:
 
         def called(*_: Any) -> None:
             handle.remove()
-            if self._here() and (self._depth or self._eval_mode):
+            if self._here() and (self._depth or self._eval_mode or self.now):
                 self._arm()
 
         handle = module.register_forward_hook(called, always_call=True)
@@ -313,16 +369,25 @@ class Phases:
             counts = self.fold()
             now = time.perf_counter()
             if self.now:
+                loads = self.now == LOAD
+                self._sure = self._sure or (loads and self._loaded_much())
                 name = self.now if self._sure else TRAIN
                 _raise(self._of.setdefault(name, {}), self._open)
-                if self._sure and self._stepped:
-                    self._seconds[name] = self._seconds.get(name, 0.0) + now - self._began
+                if self._sure and (self._stepped or loads):
+                    took_s = self._load_s if loads else now - self._began
+                    self._seconds[name] = self._seconds.get(name, 0.0) + took_s
                     if name not in self._counted:
                         self._count[name] = self._count.get(name, 0) + 1
                         self._counted.add(name)
-                self._held = _tied(counts, "current")[1]
+                tied, self._held = _tied(counts, "current")
+                if loads and tied == "host":  # the training is in what loading left, too
+                    self._held = 0
             self._restart()
+            self._loaded, self._load_s = 0, 0.0
             self.now, self._sure, self._open, self._began = phase, sure, {}, now
+
+    def _loaded_much(self) -> bool:
+        return self._loaded >= max(1, self._least_values())
 
     def _found_cycle(self) -> int:
         """As `cycle`, after a step."""
@@ -341,7 +406,7 @@ class Phases:
 
     def _join(self, kind: tuple[str, bool]) -> None:
         """That is part of every step, and its memory is, too; or it is the rollouts' phase."""
-        if kind == (SAVE, False):
+        if kind in ((SAVE, False), (LOAD, False)):
             return
         with self._lock:
             name = ROLLOUT if self.rolls and kind == MAY_ROLL else TRAIN
@@ -408,7 +473,7 @@ def attach(torch: Any, phases: Phases, found: Callable[..., None]) -> None:
 
     @functools.wraps(gather)
     def gathering(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if phases.saves or not phases.between:  # a part of a gathered one
+        if phases.busy or not phases.between:  # a part of a gathered one
             return gather(self, *args, **kwargs)
         with phases.saving(sure=False):
             return gather(self, *args, **kwargs)
@@ -426,9 +491,16 @@ def attach(torch: Any, phases: Phases, found: Callable[..., None]) -> None:
     module.eval, module.state_dict = evaluating, gathering
     torch.save = torch.serialization.save = saving
     torch.compile = compiling
-    for sure, table in ((True, SAVERS), (False, GATHERERS)):
+    torch.load = torch.serialization.load = _loader(phases, torch.load, sure=False)
+    for kind in (module, torch.optim.Optimizer):
+        kind.load_state_dict = _loader(phases, kind.load_state_dict, opens=False)
+    for told, table in (
+        (functools.partial(_saver, phases, sure=True), SAVERS),
+        (functools.partial(_saver, phases, sure=False), GATHERERS),
+        (functools.partial(_loader, phases), LOADERS),
+    ):
         for name, functions in table.items():
-            found(name, functools.partial(_around, functions, phases, sure))
+            found(name, functools.partial(_around, functions, told))
 
 
 def _is_librarys(model: Any) -> bool:
@@ -455,17 +527,20 @@ def _bordered(kind: Any, phases: Phases, stops: Callable[[Any], bool]) -> None:
     kind.__enter__, kind.__exit__ = entering, leaving
 
 
-def _around(functions: tuple[str, ...], phases: Phases, sure: bool, module: Any) -> None:
-    """Have `phases` told of calls of these saving functions of `module`."""
+def _around(functions: tuple[str, ...], told: Callable[..., Any], module: Any) -> None:
+    """Have calls of these functions of `module` `told`."""
     for name in functions:
         *owners, last = name.split(".")
         owner = functools.reduce(getattr, owners, module)
-        if (run := getattr(owner, last, None)) is not None:
-            setattr(owner, last, _saver(run, phases, sure, known=last == "save_file"))
+        run = getattr(owner, last, None)
+        if isinstance(run, FunctionType):  # not of a class, whose subclasses call it
+            setattr(owner, last, told(run))
 
 
-def _saver(run: Any, phases: Phases, sure: bool, known: bool) -> Any:
-    """`run`, with calls told to `phases`. If `known`, its first argument is the saved object."""
+def _saver(phases: Phases, run: Any, *, sure: bool) -> Any:
+    """`run`, with calls told to `phases` as saving. The first argument of `save_file` is the saved
+    object."""
+    known = run.__name__ == "save_file"
 
     @functools.wraps(run)
     def saving(*args: Any, **kwargs: Any) -> Any:
@@ -473,3 +548,17 @@ def _saver(run: Any, phases: Phases, sure: bool, known: bool) -> Any:
             return run(*args, **kwargs)
 
     return saving
+
+
+def _loader(phases: Phases, run: Any, *, opens: bool = True, sure: bool | None = None) -> Any:
+    """`run`, with calls told to `phases` as loading."""
+    sure = run.__name__ not in SIZED if sure is None else sure
+
+    @functools.wraps(run)
+    def loading(*args: Any, **kwargs: Any) -> Any:
+        what = list(args[:1])
+        with phases.loading(what, opens=opens, sure=sure):
+            what.append(run(*args, **kwargs))
+        return what[-1]
+
+    return loading

@@ -523,7 +523,7 @@ class _Watch:
                 "error": text[:ERROR_CHARACTERS],
                 "kinds": _kinds(error),
                 "traceback": lines[-TRACEBACK_CHARACTERS:],
-                "phase": self.phases.failed_in or self.phases.now,
+                "phase": self.phases.failing,
             }
         self._send("Left", body)
 

@@ -342,6 +342,7 @@ def test_a_file_that_cannot_be_read_is_named(
             "unexpected 5",
             'quote the arguments: --phase-args "--a 5"',
         ),
+        (["--script", "true", "--phase-args", " "], "--phase-args: is empty", "--eval_steps 5"),
         (
             ["--phase-args", "--a", "--b"],
             "Unknown option: --b",

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
+from torch.distributed.checkpoint.state_dict_saver import save as save_sharded
 
 from tests.support.watched import Told, watched
 
 MIB = 2**20
+KEPT = 15 * MIB
+"""Numbers of a checkpoint, of 60 MiB."""
 ROWS = 1000
 """Of the large batch, whose activations take some 200 MiB."""
 SCRIPT = """
@@ -158,6 +165,50 @@ def test_evaluation_is_seen_wherever_the_training_runs(tmp_path: Path, main: str
     assert (code, counts(told)) == (0, {"evaluate": 2}), out
 
 
+def test_what_comes_after_saving_ends_it_with_the_next_forward_pass(tmp_path: Path) -> None:
+    saved = "torch.save(model.state_dict(), 'kept.pt'); torch.no_grad()(lambda: 0)()"
+    between = f"if number == 4: {saved}; loss({ROWS}).backward(); optimizer.step()"
+    found = told_of(tmp_path, between).seen[-1].phases
+    assert found["save"].peaks.device_bytes < found["train"].peaks.device_bytes - 30 * MIB
+
+
+LOADS: dict[str, tuple[Callable[[Any, Path], Any], str]] = {
+    "torch": (torch.save, "kept = torch.load('kept')"),
+    "safetensors": (save_file, "kept = __import__('safetensors.torch').torch.load_file('kept')"),
+    "DCP": (
+        lambda kept, path: save_sharded(kept, checkpoint_id=path),
+        "import torch.distributed.checkpoint as dcp; kept = {'w': torch.zeros(KEPT)};"
+        " dcp.load(kept, checkpoint_id='kept')",
+    ),
+}
+"""How a checkpoint is written, and read."""
+
+
+@pytest.mark.parametrize("how", LOADS)
+def test_loading_has_its_own_peak_until_the_next_forward_pass(tmp_path: Path, how: str) -> None:
+    """What was read is copied meanwhile. It may be held in training, too."""
+    save, load = LOADS[how]
+    save({"w": torch.ones(KEPT)}, tmp_path / "kept")
+    copied = f"{load}; more = kept['w'] + 1; del kept, more".replace("KEPT", str(KEPT))
+    again = f"if number == 6: {copied}"
+    told = told_of(tmp_path, again, copied)
+    assert counts(told) == {"load": 2}
+    found = told.seen[-1].phases
+    grown = found["load"].peaks.device_bytes - found["train"].peaks.device_bytes
+    assert grown > 3 * KEPT
+    assert found["load"].seconds > 0
+
+
+def test_what_is_no_loading_of_a_checkpoint_is_none(tmp_path: Path) -> None:
+    """A small file, a copy within the process, and a file that every step reads."""
+    torch.save({"w": torch.ones(9)}, tmp_path / "small")
+    torch.save({"w": torch.ones(KEPT // 10)}, tmp_path / "large")
+    small, copy = "torch.load('small')", "model.load_state_dict(model.state_dict())"
+    between = f"torch.load('large')\n    if number % 4 == 0: {copy}"
+    assert counts(told_of(tmp_path, between, f"{small}; {copy}")) == {}
+    assert counts(told_of(tmp_path, small, copy)) == {}
+
+
 RAISED = """
     if number == 3:
         with torch.no_grad():
@@ -170,7 +221,27 @@ RAISED_LATER = """
     """
 
 
-@pytest.mark.parametrize(("between", "phase"), [(RAISED, "evaluate"), (RAISED_LATER, "")])
+RAISED_LOADING = """
+    def fail(*_): raise MemoryError
+    if number == 3: torch.load(type("File", (), {"read": fail, "seek": fail, "tell": fail})())
+    """
+RAISED_LOADED = """
+    if number == 3:
+        try: torch.load("of no file")
+        except OSError: pass
+        with torch.no_grad(): raise MemoryError
+    """
+
+
+@pytest.mark.parametrize(
+    ("between", "phase"),
+    [
+        (RAISED, "evaluate"),
+        (RAISED_LATER, ""),
+        (RAISED_LOADING, "load"),
+        (RAISED_LOADED, ""),
+    ],
+)
 def test_an_error_names_the_phase_that_it_is_in(tmp_path: Path, between: str, phase: str) -> None:
     (told,), code, _ = watched(tmp_path, SCRIPT.replace("BETWEEN", between))
     assert code == 1

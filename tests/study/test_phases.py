@@ -168,3 +168,32 @@ def test_such_a_launch_has_half_of_what_is_left_and_finals_leave_time_for_it(
     if budget_s > 300:
         assert until_s == pytest.approx(began_s + PHASES_SHARE * (budget_s - began_s))
     assert until_s < budget_s
+
+
+def test_a_launch_that_took_the_rest_of_the_budget_is_not_said_to_lack_time(
+    tmp_path: Path,
+) -> None:
+    now = VirtualTime()
+
+    def slow(job: Job) -> Result:
+        now.advance(99.5 - now() if job.phases else 12.0)
+        return replace(evaluating()(job), group_start_s=8.0)
+
+    run = study(tmp_path, slow, now=now, budget_s=100.0)
+    assert len(launched(run)) == 1
+    assert not any("no time to evaluate" in note for note in run.listener.notes)
+
+
+def test_where_finals_lack_time_one_estimate_is_said(tmp_path: Path) -> None:
+    """Though a final was slower than the search."""
+    now = VirtualTime()
+
+    def slow(job: Job) -> Result:
+        now.advance(12.0)
+        found = evaluating()(job)
+        step_s = [each * (3 if job.fresh else 1) for each in found.reported.step_s]
+        return replace(found, report=replace(found.reported, step_s=step_s), group_start_s=8.0)
+
+    run = study(tmp_path, slow, among(""), now=now, budget_s=100.0)
+    lacking_s = run.study.lacking_s()
+    assert any(f"one takes {lacking_s:.0f} s" in note for note in run.listener.notes)

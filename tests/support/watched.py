@@ -20,7 +20,8 @@ from autotune.wire.ranks import Hello
 from tests.support.programs import ROOT
 
 LIMIT_S = 120.0
-WITH_COMPILER = "compile(", "checkpoint(", "distributed.fsdp", "transformers", "lightning"
+WITH_COMPILER = ("compile(", "checkpoint(", "distributed.fsdp", "distributed.checkpoint",
+                 "transformers", "lightning")  # fmt: skip
 """Programs with one of these use torch's compiler."""
 
 

@@ -12,6 +12,7 @@ from autotune.advise.diagnose.advice_host import HOST, LISTED, leak, smaller, te
 from autotune.advise.diagnose.case import Advice, Case, Measure, as_said, of, of_deepspeed, to
 from autotune.advise.diagnose.causes import (
     BY_NOW,
+    COPYING,
     GATHERING,
     IDLE_SHARE,
     LEFT,
@@ -304,6 +305,21 @@ def _apart(case: Case) -> Advice | None:
         return to("free after evaluation", "give back what it left before training goes on",
                   "evaluate in torch.no_grad(); then del outputs; gc.collect();"
                   " torch.cuda.empty_cache()", "what it left", "little")  # fmt: skip
+    if case.has(COPYING):
+        return to(
+            "copy to the host",
+            "keep the copy in host memory",
+            'kept = {n: each.to("cpu", copy=True) for n, each in model.state_dict().items()}',
+            "the weights once",
+            "a transfer for each copy",
+        )
+    if case.has("generation"):
+        setting = "model.generate(prompts[:<half of now>], max_new_tokens=<half of now>)"
+        if any("trl/" in each for each in case.event.trace):
+            setting = "generation_batch_size=<half of now>; max_completion_length=<half of now>"
+        return to("generate less at a time", "generate for fewer prompts, or fewer tokens",
+                  setting, "half of the keys and values by either (a rule of thumb)",
+                  "slower generation; shorter answers change the training")  # fmt: skip
     if not case.has("evaluation"):
         return None
     what, saving = (

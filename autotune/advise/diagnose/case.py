@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autotune.advise.diagnose.causes import TRAINING, Cause
+from autotune.advise.diagnose.causes import COPYING, TRAINING, Cause
 from autotune.advise.diagnose.context import JOBS, Context
 from autotune.advise.diagnose.events import Event
 from autotune.advise.diagnose.settings import MICRO, SERVING
@@ -76,7 +76,7 @@ class Case:
         """Whether a smaller batch can help: not while loading, not in the optimizer."""
         return self.framework not in SERVING and not self.has(
             "loading the model", "before training started", "the first optimizer step", "saving",
-            "evaluation", "no room for the KV cache", "a corrupt size",
+            "evaluation", "generation", COPYING, "no room for the KV cache", "a corrupt size",
         )  # fmt: skip
 
 

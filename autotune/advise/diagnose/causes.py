@@ -18,6 +18,7 @@ from autotune.advise.diagnose.settings import LISTS
 from autotune.units import gib
 
 LEFT, OF_ONE = "left by an evaluation", "a limit of one allocation"
+COPYING = "a copy of the model"
 NOT_SAID, BY_NOW = "not said", "free by now"
 """Names of the first cause if the message does not tell it."""
 CONTEXT_BYTES, CONTEXT_SHARE = 3 * 2**30, 0.05
@@ -301,6 +302,8 @@ _SAVING = re.compile(
     r"|serialization\.py:\d+ in _?save|in (?:async_save|save_file|save_pretrained)\b"
     r"|in (?:get_(?:model_|optimizer_)?state_dict|_?full_\w*state_dict|\w*optim_state_dict)\b"
 )
+_GENERATION = re.compile(r"in (?:generate|unwrap_model_for_generation)\b")
+_COPYING = re.compile(r"in __deepcopy__\b")
 _LOGITS = re.compile(
     r"cross_entropy|lm_head|(?<!return_)logits(?!\w* = \w*(?:model|net)\()"
     r"|loss_function|ForCausalLMLoss|_to_fp32|log_softmax|loss_utils\.py"
@@ -351,6 +354,12 @@ def _phase(event: Event, context: Context) -> Cause | None:
         return Cause("evaluation", f"memory ran out in evaluation{where}")
     if _SAVING.search(trace) or (not event.trace and "saving" in context.told):
         return Cause("saving", "memory ran out while a checkpoint was put together for saving")
+    if _COPYING.search(trace):
+        return Cause(COPYING, "memory ran out as a model was copied: an average, a reference or"
+                     " the best one takes its weights again")  # fmt: skip
+    if _GENERATION.search(trace) and TRAINING.search(trace):
+        return Cause("generation", "memory ran out as the trained model generated: keys and"
+                     " values of all samples are held to their ends")  # fmt: skip
     if not event.trace and "resuming" in context.told:
         return Cause("resuming", "memory ran out as a run was resumed: the checkpoint's optimizer"
                      " state is loaded beside what is there, mostly on one device")  # fmt: skip

@@ -330,8 +330,9 @@ def not_seen(unseen: Sequence[str] | None, *, asked: bool, of_script: bool) -> l
     does = " or ".join(DOES[name] for name in unseen)
     if asked:
         return [
-            f"Not seen: {names}. With --phase-args the script did not come to it, or had no time:"
-            f" see trials.csv. If it never {does}, ignore this."
+            f"Not seen: {names}. With --phase-args the script did not come to it, or does it"
+            " unseen, as by pickle or in a thread: see trials.csv. If it never"
+            f" {does}, ignore this."
         ]
     return [
         f"Not seen: {names}, which may need more memory. If the script {does}, add"

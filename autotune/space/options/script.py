@@ -9,8 +9,14 @@ from pathlib import Path
 from autotune.errors import UsageError
 from autotune.space.command import Command, parse_own, parse_set
 from autotune.space.models import where
-from autotune.space.options.flag import as_it_is, as_path, checked, option
+from autotune.space.options.flag import as_path, checked, option
 from autotune.space.presets import expanded
+
+
+def _arguments(text: str, flag: str) -> str:
+    if not text.strip():
+        raise UsageError(f'{flag}: is empty; write "--eval_steps 5 --save_steps 5", or none of it')
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +38,7 @@ class ScriptOptions:
         "Fixed value for --script: lr=1e-4 fills in {lr}. Can be repeated.",
         type=list[str])
     phase_args: str | None = option(
-        "--phase-args", as_it_is, "ARGUMENTS",
+        "--phase-args", _arguments, "ARGUMENTS",
         'Arguments with which --script evaluates and saves soon: "--eval_steps 5 --save_steps 5".'
         " The winner is launched once more with them, untimed, and its memory then counts, too.")
     model_config: Path | None = option(

@@ -72,6 +72,12 @@ PHASES = [
     ("saving", frame("deepspeed/runtime/engine.py", "save_checkpoint")),
     ("saving", frame("torch/distributed/fsdp/_optim_utils.py", "_optim_state_dict")),
     ("saving", frame("safetensors/torch.py", "save_file", "serialize_file(_flatten(tensors))")),
+    ("a copy of the model", frame("torch/nn/parameter.py", "__deepcopy__", "self.data.clone()")),
+    (
+        "generation",
+        frame("transformers/trainer.py", "training_step")
+        + frame("transformers/generation/utils.py", "generate"),
+    ),
     ("the first optimizer step", frame("torch/optim/adamw.py", "step", "self._init_group(group)")),
 ]
 TRAINING = [

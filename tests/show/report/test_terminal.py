@@ -591,7 +591,7 @@ def test_the_end_says_how_the_script_is_started_and_whether_its_tokens_were_seen
         (
             {"phase_args": "--soon"},
             ("save",),
-            "did not come to it, or had no time: see trials.csv. If it never saves",
+            "or does it unseen, as by pickle or in a thread: see trials.csv. If it never saves",
         ),
     ],
 )
