@@ -22,6 +22,8 @@ ensure_venv() {
     echo "autotune: installing torch, DeepSpeed and the rest into $repo/.venv (minutes, once)" >&2
     "$venv_python" -m pip install -qq --no-compile -c "$repo/scripts/constraints.txt" \
         -e "$repo${extra:+[$extra]}" || _fail "the installation failed; see above"
+    # Compiles what tests import as they are collected, once: else each of their workers would.
+    [ "$extra" != dev ] || (cd "$repo" && "$venv_python" -m pytest --collect-only -qq) >/dev/null 2>&1 || true
     rm -f "$repo"/.venv/autotune-*.stamp
     echo "$wanted" >"$repo/.venv/autotune-${extra:-base}.stamp"
 }
