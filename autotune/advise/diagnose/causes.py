@@ -275,6 +275,7 @@ _LOADING = re.compile(
     r"|model\.cuda\(|_move_m\w+_to_device|in (?:_apply|convert|_materialize\w*)$|initialize_model",
     re.MULTILINE,
 )
+_FORWARD = re.compile(r"in forward$", re.MULTILINE)
 _INITIALISING = re.compile(
     r"deepspeed\.initialize|deepspeed/__init__\.py|in _configure_(?:zero_)?optimizer"
     r"|initialize_optimizer_states|_broadcast_model|partition_parameters\.py"
@@ -323,7 +324,8 @@ def _before_training(event: Event, context: Context) -> Cause | None:
         )  # fmt: skip
     cut = context.loading or ("loading" in context.told and not trace)
     cut = cut and context.last_step is None
-    if cut or (_LOADING.search(trace) and not _SAVING.search(trace)):
+    within = _SAVING.search(trace) or _FORWARD.search(trace)
+    if cut or (_LOADING.search(trace) and not within):
         return Cause(
             "loading the model", "memory ran out while the model was loaded: every rank loads it"
             " whole, unless it is sharded; no batch was seen yet",

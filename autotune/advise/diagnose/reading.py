@@ -36,7 +36,7 @@ ANCHORS = {
     b"oom": (b"oom-kill", b"oom_kill", b" oom"), b"MEMLIMIT": (), b"NRT_RES": (), b"nrt_": (),
     b"tal capac": (),
     b"illed": (), b" kill": (), b"o space left": (), b"mat1 and mat2": (),
-    b"xception": (), b"atchdog": (),
+    b"xception": (), b"oardInterr": (), b"atchdog": (),
     b"NCCL ": (b"NCCL WARN", b"NCCL op"), b"Assertion `": (), b"Killing ": (),
     b"o_batch_per_gpu": (), b"ccess fault": (), b"tation fault": (), b"launch failure": (),
     b"LLVM ERROR": (),
@@ -71,6 +71,8 @@ _JOINT = re.compile(r' *\\n", ?"(?!\w+":)')
 """Between the strings of a list, in JSON on one line."""
 _STRAY = re.compile("[\x00-\x08\x0e-\x1f\x7f\u200b\ufeff]")
 _LINE_END = re.compile(r"[\r\n]+")
+_HOLE = re.compile(rb"\0{4,}")
+"""What a writer leaves whose file someone else has truncated."""
 _BLANK = re.compile(rb"\r?\n[ \t]*\r?\n")
 _MAGIC = {
     b"\x7fELF": "a program", b"\x1f\x8b": "compressed; zcat it into diagnose -",
@@ -231,12 +233,12 @@ def _encoding(first: bytes, name: str) -> str | None:
     for bom, encoding in _BOMS.items():
         if first.startswith(bom):
             return encoding
-    sample = first[:4096]
+    sample = _HOLE.sub(b"", first)[:4096]
     even, odd = sample[::2], sample[1::2]
     for mostly_zero, other, encoding in ((odd, even, "utf-16-le"), (even, odd, "utf-16-be")):
         if len(sample) >= 4 and mostly_zero.count(0) > 0.4 * len(odd) and _is_text(other):
             return encoding
-    if not _is_text(sample):
+    if not (sample and _is_text(sample)):
         raise UsageError(f"{name}: is binary; name a text log")
     return None
 

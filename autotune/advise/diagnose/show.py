@@ -42,8 +42,8 @@ _SAYS = {
     Kind.KERNEL: "no device memory ran out: a kernel wants more on-chip memory than there"
     " is; smaller blocks or num_stages help",
     Kind.SCHEDULED: "no memory ran out as far as the log says: the scheduler ended the job",
-    Kind.ENDED: "no memory ran out as far as the log says: a launcher or a worker ended, and the"
-    " first failure is in another log",
+    Kind.ENDED: "no memory ran out as far as the log says: a launcher or a worker ended or was"
+    " interrupted; the first failure, if any, is in another log",
     Kind.WARNING: "no error: memory was short, and the allocator recovered",
     Kind.LISTING: "no error found",
     Kind.OTHER: "no memory ran out as far as the log says: another error",

@@ -202,7 +202,8 @@ _LAST = (
     _row(
         "stopped", Kind.ENDED,
         "deepspeed launcher/launch.py; torch torch/distributed/elastic: signals that a launcher"
-        " sends to the others, or gets itself",
+        " sends to the others, or gets itself; CPython: Ctrl-C",
+        r"^KeyboardInterrupt:?\s*$",
         r"^Killing subprocess \d+",
         r"(?:Signal 15 \(SIGTERM\) received by PID"
         r"|Sending process \d+ closing signal SIG(?:TERM|HUP|INT)"
@@ -219,9 +220,10 @@ _LAST = (
     ),
     _row(
         "python-exception", Kind.OTHER,
-        "CPython traceback.py; libstdc++ and libc++abi",
+        "CPython traceback.py, argparse.py; libstdc++ and libc++abi",
         r"^\"?(?:[A-Za-z_]\w*\.)*(?:(?:nccl)?[A-Z]\w*(?:Error|Exception|Interrupt)"
         r"|Exception)(?:\(\w+\))?(?:: .|$|:$)|^Exception in device=TPU:",
+        r"^\S{1,200}: error: (?:argument |ambiguous option|unrecognized arg|the following arg)",
         r"^(?:libc\+\+abi: )?terminat(?:e called after throwing|ing due to uncaught)",
         r"Unhandled exception with message: |^LLVM ERROR: ",
         r"[Ss]egmentation fault \(core dumped\)|\*\*\* SIG(?:ABRT|SEGV|FPE|ILL) received",

@@ -1158,6 +1158,22 @@ def test_the_last_run_that_failed_decides(tmp_path: Path) -> None:
     assert told(tmp_path, f"{oom()}{error}")["oom"]
 
 
+def test_an_interrupted_run_and_a_wrong_flag_are_errors(tmp_path: Path) -> None:
+    stopped = '  File "train.py", line 9, in <module>\n    step()\nKeyboardInterrupt\n'
+    assert told(tmp_path, stopped)["event"]["kind"] == "ended"
+    usage = "usage: train.py [-h] [--lr LR]\ntrain.py: error: "
+    for why in ("argument --lr: invalid float value: 'x'", "unrecognized arguments: --rate"):
+        assert told(tmp_path, f"{usage}{why}\n")["event"]["kind"] == "other"
+        assert "--" in told(tmp_path, f"{usage}{why}\n{stopped}")["event"]["text"]
+
+
+def test_a_forward_pass_loads_no_model(tmp_path: Path) -> None:
+    within = '  File "a/modeling_utils.py", line 7, in apply_chunking_to_forward\n    f(x)\n'
+    frames = f'  File "a/bert.py", line 5, in forward\n    g(x)\n{within}'
+    body = told(tmp_path, f"Traceback (most recent call last):\n{frames}{oom()}")
+    assert body["cause"]["name"] != "loading the model"
+
+
 def test_what_others_remember_in_a_thread_says_less_than_the_post(tmp_path: Path) -> None:
     post = "# Crash\n\nann · description · 2026-01-02\nIt crashes in epoch 3.\n\n"
     other, again = "bob · comment · 2026-01-03\n", "ann · comment · 2026-01-04\n"

@@ -75,6 +75,15 @@ def test_an_encoding_is_recognised(encoding: str) -> None:
     assert ERROR.encode() in text
 
 
+def test_a_log_with_a_hole_is_text(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    for hole in (400, 9000):  # two jobs wrote one file
+        log.write_bytes(QUIET.encode() * 9 + b"\0" * hole + ERROR.encode())
+        event = diagnose([str(log)]).event
+        assert event is not None
+        assert event.amounts.asked
+
+
 def test_what_is_neither_is_read_as_far_as_it_can_be() -> None:
     data = "Größe ".encode("latin-1") + ERROR.encode()
     assert numbers(b"".join(pieces(io.BytesIO(data), "log")), BLOCK) == [1]
@@ -88,6 +97,7 @@ def test_what_is_neither_is_read_as_far_as_it_can_be() -> None:
         (gzip.compress(b"log", mtime=0), "zcat"),
         (bytes(range(256)) * 8, "is binary"),
         (b"\0\1\2\3" * 100, "is binary"),
+        (b"\0" * 5000, "is binary"),
     ],
 )
 def test_what_is_no_log_is_refused_in_one_line(
