@@ -15,6 +15,7 @@ from typing import Literal
 
 import torch
 
+from autotune.wire.emulated import why
 from autotune.wire.faults import DEVICE_MEMORY, HOST_MEMORY, PINNING
 from autotune.wire.ranks import Fault
 from autotune.wire.reports import Peaks
@@ -52,10 +53,11 @@ class UnsupportedError(Exception):
 
 def fault(error: BaseException, phase: Phase, device_kind: str, peaks: Peaks | None) -> Fault:
     """The fault for `error` on a rank of `device_kind` ("cpu" or "cuda")."""
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"[:2000]
     return Fault(
         cause=_cause(error, device_kind),
         phase=phase,
-        error=f"{type(error).__name__}: {' '.join(str(error).split())}"[:2000],
+        error=text + why(text),
         traceback="".join(traceback.format_exception(error))[-20_000:],
         requested_bytes=_requested_bytes(str(error)),
         peaks=peaks,

@@ -18,9 +18,18 @@ def emulating() -> bool:
 
 
 _LIBRARY = re.compile(r"\b(cudnn|cusolver|cufft|cusparse|curand|nvjpeg)", re.IGNORECASE)
+_OWN_DRIVER = re.compile(r"\b(cupy|numba)(?:_backends)?/(?:.*/)?cuda")
+"""Of a file's path: libraries that call the driver themselves."""
+_MISSING = re.compile(r"^emulated GPUs: (\w+) has no stand-in$", re.MULTILINE)
 
 
-def why(error: str) -> str:
-    """A text to append to a program's `error`, if emulation explains it; else empty."""
-    found = _LIBRARY.search(error) if emulating() else None
+def why(error: str, trace: str = "", log: str = "") -> str:
+    """A text to append to a program's `error`, if emulation explains it; else empty. `trace` is
+    its traceback, `log` its output."""
+    if not emulating():
+        return ""
+    file = trace.rpartition('File "')[2].partition('"')[0]
+    found = _LIBRARY.search(error) or _OWN_DRIVER.search(file)
+    if found is None and re.search("CUDA|SIG", error):
+        found = _MISSING.search(log)
     return f" (emulated GPUs have no {found[1]})" if found else ""

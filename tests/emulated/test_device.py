@@ -229,6 +229,9 @@ if asked.how == "waits":
     __import__("time").sleep(600)
 if asked.how == "fft":
     torch.fft.fft(torch.ones(64, device="cuda"))
+if asked.how == "function":
+    __import__("ctypes").CDLL(None).cudaMallocArray(None)
+    __import__("os").abort()
 if asked.how == "convolution":
     torch.nn.Conv2d(3, 8, 3).cuda()(torch.ones(2, 3, 8, 8, device="cuda"))
 for step in range(200):
@@ -273,12 +276,14 @@ def test_a_plan_weighs_a_script(tmp_path: Path) -> None:
     ("how", "why"),
     [
         ("fft", "RuntimeError: cuFFT error: CUFFT_INTERNAL_ERROR (emulated GPUs have no cuFFT)"),
+        ("function", "(emulated GPUs have no cudaMallocArray)"),
         ("stops", "losses are 0 on emulated GPUs: it may have stopped for that"),
     ],
 )
 def test_a_script_that_emulation_breaks_is_told_why(tmp_path: Path, how: str, why: str) -> None:
     done = plan_of_script(tmp_path, how, code=5)
-    assert done.stderr.splitlines()[-1].endswith(why)
+    [line] = done.stderr.splitlines()
+    assert line.endswith(why)
 
 
 def test_where_a_script_does_not_fit_the_plan_says_so(tmp_path: Path) -> None:

@@ -130,8 +130,22 @@ def test_all_is_true_and_nothing_is_any(told: Told) -> None:
     assert told("H100", """
 numbers, counts = torch.randn(1000, device="cuda"), torch.ones(4, 64, device="cuda")
 print(json.dumps([bool(numbers.isfinite().all()), bool((counts == 1).all()),
-                  bool(numbers.isnan().any())]))
-""") == [True, True, False]  # fmt: skip
+                  bool(numbers.isnan().any()), bool(numbers.sum().isfinite())]))
+""") == [True, True, False, True]  # fmt: skip
+
+
+def test_managed_memory_takes_none_of_a_card(told: Told) -> None:
+    """As paged optimizers have it."""
+    assert told("H100", """
+import ctypes
+cuda, at = ctypes.CDLL(None), ctypes.c_void_p()
+free = torch.cuda.mem_get_info()[0]
+size = ctypes.c_size_t(90 << 30)
+made = cuda.cudaMallocManaged(ctypes.byref(at), size, 1)
+ctypes.memset(at.value + (90 << 30) - 1, 7, 1)
+print(json.dumps([made, cuda.cudaMemPrefetchAsync(at, size), ctypes.string_at(at, 2)[0],
+                  free - torch.cuda.mem_get_info()[0], cuda.cudaFree(at)]))
+""") == [0, 0, 0, 0, 0]  # fmt: skip
 
 
 def test_memory_of_a_killed_process_goes_back_and_neighbours_count(emulate: Emulate) -> None:

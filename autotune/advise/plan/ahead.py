@@ -21,7 +21,7 @@ import numpy as np
 
 from autotune.advise.plan.expected import KIND, LIKELY, Plan
 from autotune.advise.plan.learning import is_such
-from autotune.advise.plan.weighing import scale
+from autotune.advise.plan.weighing import scale, without_log
 from autotune.device.cards import CARDS, Card
 from autotune.errors import UsageError
 from autotune.measure.runner import StopRequestedError, counting
@@ -202,7 +202,7 @@ class _Chooser:
             self._steps_s.append(max(0.0, took_s - told.start_s))
             self._live = candidate.build
         elif not self.why:
-            self.why = f"; {candidate.key} was not weighed: {told.reason}"
+            self.why = f"; {candidate.key} was not weighed: {without_log(told.reason)}"
         for place, each in enumerate(self._space.candidates):
             alike = each.covers(candidate) if told.covers else each.build == candidate.build
             if each == candidate or (told.seen is None and alike):

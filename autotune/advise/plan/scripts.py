@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from autotune.advise.plan.weighing import GPUS_OF_A_MACHINE, LIMIT_S, RULE
+from autotune.advise.plan.weighing import GPUS_OF_A_MACHINE, LIMIT_S, RULE, without_log
 from autotune.device import open_device
 from autotune.device.cards import Card
 from autotune.device.cpu import cores
@@ -174,14 +173,9 @@ class ScriptScale:
         try:
             result = runner.run(job, time.monotonic() + LIMIT_S)
         except ModelError as error:
-            raise ModelError(_without_log(str(error)), error.traceback) from error
-        result = replace(result, reason=_without_log(result.reason))
+            raise ModelError(without_log(str(error)), error.traceback) from error
+        result = replace(result, reason=without_log(result.reason))
         return Judge(space, "tokens_per_s").outcome(job, result)
-
-
-def _without_log(text: str) -> str:
-    """`text` without the name of a log, which is deleted soon."""
-    return re.sub(r"; see \S*launch\d+\.log$", "", text)
 
 
 def _order(row: Border) -> tuple[bool, float]:

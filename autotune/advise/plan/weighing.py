@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -146,11 +147,16 @@ def weighed(found: Answer, again: Again, scale: Scale, most: int, told: Told) ->
             scale.note("stopped: some rows were not weighed")
             return found
         if outcome.measurement is None and not outcome.verdict.bounds_memory:
-            scale.note(f"{candidate.key} was not weighed: {outcome.reason}")
+            scale.note(f"{candidate.key} was not weighed: {without_log(outcome.reason)}")
             failed.add((plan.gpus, candidate))
             continue
         known[plan.gpus, candidate] = outcome
         found = again(known)
+
+
+def without_log(text: str) -> str:
+    """`text` without the name of a log, which is deleted soon."""
+    return re.sub(r"; see \S+\.log$", "", text)
 
 
 def _rows(found: Answer, most: int) -> Iterator[tuple[Plan, Expected]]:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,6 +99,10 @@ def libraries(torch: TorchBuild | None = None) -> Path:
             f"emulated GPUs: {folder.parent}: {error.strerror}; set XDG_CACHE_HOME to another"
             " folder"
         ) from error
+    finally:
+        for made in (folder.parent, folder.parent.parent):
+            with suppress(OSError):  # it is not empty
+                made.rmdir()
     return folder
 
 
@@ -107,8 +113,8 @@ def preloads(folder: Path, *, before_r510: bool = False) -> list[Path]:
 
 
 def _build(torch: TorchBuild, folder: Path, scratch: Path) -> None:
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
+    compiler = shlex.split(os.environ.get("CC", "cc"))  # with flags, as make reads it
+    if not compiler or shutil.which(compiler[0]) is None:
         raise UsageError("emulated GPUs need a C compiler: install gcc, or set CC")
     if shutil.which("nm") is None:
         raise UsageError("emulated GPUs need nm: install binutils")
@@ -121,13 +127,13 @@ def _build(torch: TorchBuild, folder: Path, scratch: Path) -> None:
             )
     flags = [*_COMPILE, *(f"-I{path}" for path in include), f"-DCUBLAS_VERSION={_cublas(include)}"]
     core = folder / "libautotune_emulated.so"
-    _run(compiler, "-shared", *flags, "-o", core, *(SOURCES / name for name in _CORE),
+    _run(*compiler, "-shared", *flags, "-o", core, *(SOURCES / name for name in _CORE),
          "-lpthread", "-ldl")  # fmt: skip
     for library in _LIBRARIES:
-        _make(library, torch, folder, scratch, [compiler, *flags])
+        _make(library, torch, folder, scratch, [*compiler, *flags])
     (folder / "libcuda.so").symlink_to("libcuda.so.1")  # torch 2.9's Triton links this name
     (folder / OLD_DRIVER).mkdir()
-    _run(compiler, "-shared", *flags, "-DBEFORE_R510", "-Wl,-soname,libnvidia-ml.so.1", "-o",
+    _run(*compiler, "-shared", *flags, "-DBEFORE_R510", "-Wl,-soname,libnvidia-ml.so.1", "-o",
          folder / OLD_DRIVER / "libnvidia-ml.so.1", SOURCES / "nvml.c",
          *_linked(folder, ".."))  # fmt: skip
 
@@ -197,7 +203,10 @@ def _run(*command: str | Path) -> str:
         [str(part) for part in command], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        first = next((line for line in lines if "error" in line), lines[-1] if lines else "")
-        raise UsageError(f"the stand-ins for CUDA's libraries do not compile: {first}")
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        told = (line for line in lines if re.search("error|failed|No space", line))
+        raise UsageError(
+            f"the stand-ins for CUDA's libraries do not compile: {command[0]}:"
+            f" {next(told, lines[-1])}"
+        )
     return done.stdout

@@ -454,7 +454,9 @@ class Launches:
             trace = launch.last_lines() if code else ""
             said = [line for line in trace.splitlines() if re.search(r"\w", line)]
             reason = f"{ended(_as_signal(code))}; {said[-1] if said else _saw(launch)}"
-        reason += why(reason) + hint(reason) + self._refuses_word(reason, job.candidate)
+        if missing := why(reason, trace, launch.said()):
+            trace = ""  # nothing is wrong there
+        reason += missing + hint(reason) + self._refuses_word(reason, job.candidate)
         if not self._measured and not job.phases:
             least = min(each.tokens for each in self._space.candidates)
             if self._failed or job.candidate.tokens == least:

@@ -276,7 +276,7 @@ def _read(model: str) -> tuple[dict[str, Any], Path | None]:
     path = Path(name)
     file = path / "config.json" if path.is_dir() else path
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = json.loads(file.read_text(encoding="utf-8"), object_hook=_number)
     except FileNotFoundError:
         raise UsageError(f"--model {model}: {_why_missing(name, path)}") from None
     except OSError as error:
@@ -286,6 +286,11 @@ def _read(model: str) -> tuple[dict[str, Any], Path | None]:
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise UsageError(f"--model {model}: {file} is not a config of transformers: no model_type")
     return config, file.parent.absolute()
+
+
+def _number(value: dict[str, Any]) -> Any:
+    """A number that is not finite, as transformers 5 saves it; other objects as they are."""
+    return float(str(value["__float__"])) if value.keys() == {"__float__"} else value
 
 
 def _why_missing(name: str, path: Path) -> str:

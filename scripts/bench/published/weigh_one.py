@@ -1,10 +1,10 @@
 """Weighs one published run, by its own code, in the present interpreter.
 
-`weighed.py` starts it with a task in JSON. The last printed line has the peaks in MiB, the time of
-the last step for some cases, and the error that ended the run, if any. Only one of several ranks
-runs, in torch's fake process group. It is the first one; for Megatron-LM's GPT the last, which
-writes the log. Records of modded-nanogpt give lists to collectives, of which NCCL's group makes
-one tensor: they run in that one. So do runs whose steps are timed.
+`weighed.py` starts it with a task in JSON. The last printed line has the peaks in MiB, and the
+error that ended the run. For some cases it has the time of the last step. Only one of several
+ranks runs, in torch's fake process group. It is the first one; for Megatron-LM's GPT the last,
+which writes the log. Records of modded-nanogpt give lists to collectives, of which NCCL's group
+makes one tensor: they run in that one. So do runs whose steps are timed.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Machine:
             assert candidate.key not in self.asked
             self.asked.append(candidate.key)
             if self.broken == candidate.checkpointing:
-                return ahead._Told(reason="no such kernel")
+                return ahead._Told(reason="no such kernel; see rank0.log")
             step = interval([1e-3 * (20 + candidate.micro_batch)] * 3)
             seen = EarlierProbe(
                 candidate=candidate, step=step, disturbed_share=0.0, host_bytes=0,

@@ -40,7 +40,7 @@ class Scale:
         assert (found.gpus, candidate) not in self.seen
         self.seen.append((found.gpus, candidate))
         if self.broken and candidate.checkpointing == self.broken:
-            return Outcome(verdict=Verdict.CRASHED, reason="no such kernel")
+            return Outcome(verdict=Verdict.CRASHED, reason="no such kernel; see rank0.log")
         peak_mib = int((4 + self.each_gib * candidate.micro_batch) * 1024)
         if peak_mib << 20 > found.space.limits.capacity_bytes:
             return Outcome(verdict=Verdict.OOM, reason="memory ran out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,12 @@ def test_a_folder_and_the_file_in_it_are_the_same_model(saved: Any, tmp_path: Pa
     found = asked(saved())
     assert found == asked(f"hf:{tmp_path / 'config.json'}")
     assert (found["config"], found["task"], found["code"]) == (LLAMA, "causal", "")
+
+
+def test_numbers_that_are_not_finite_are_read_as_transformers_saves_them(saved: Any) -> None:
+    model = saved(time_step_limit=[0.0, {"__float__": "Infinity"}], rope={"theta": 1.0})
+    config = asked(model)["config"]
+    assert config == LLAMA | {"time_step_limit": [0.0, math.inf], "rope": {"theta": 1.0}}
 
 
 @pytest.mark.parametrize(

@@ -292,10 +292,12 @@ static void forget_number(char *at) {
   if ((uintptr_t)at % 512 == 0 && is_card(block_of(at))) memset(at, 0, 8);
 }
 
-static void forget_element(char *const *arrays, int count) {
+// Of isfinite(), which ends with a product of truth values: all numbers are finite.
+static void forget_element(const char *name, char *const *arrays, int count) {
   for (int i = 1; i < count; i++)
     if (arrays[i] == arrays[0]) return;  // in place
   if (count) forget_number(arrays[0]);
+  if (count && strstr(name, "MulFunctorIb") && is_card(block_of(arrays[0]))) *arrays[0] = 1;
 }
 
 // Elements of the joined tensor: its sizes are 32 or 64 bits wide.
@@ -390,7 +392,7 @@ void run_registered(const void *host, const unsigned *grid, const unsigned *bloc
     case EFFICIENT: run_attention(it, grid, arguments, stream); return;
     case ELEMENTS:
       bytes = it->bytes * *(int *)arguments[0];
-      if (*(int *)arguments[0] == 1) forget_element(arguments[2], it->arrays);
+      if (*(int *)arguments[0] == 1) forget_element(it->name, arguments[2], it->arrays);
       break;
     case JOIN: bytes = it->bytes * joined(it, arguments[2]); break;
     case LISTS: bytes = CHUNKS * list_bytes(it->name) * listed(it->name, arguments[0], grid[0]); break;

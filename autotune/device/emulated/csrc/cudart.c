@@ -213,6 +213,12 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr att
   return cudaSuccess;
 }
 
+// Such memory takes none of a card: it can always leave.
+cudaError_t cudaMallocManaged(void **at, size_t size, unsigned flags) {
+  *at = reserve(size);
+  return result(*at ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
 cudaError_t cudaHostAlloc(void **at, size_t size, unsigned flags) {
   *at = pin(size);
   return result(*at ? cudaSuccess : cudaErrorMemoryAllocation);
