@@ -54,7 +54,6 @@ class DdpEngine:
 
     def _spread(self, start: Start, world: World) -> nn.Module:
         """The module, wrapped for training by all ranks."""
-        self._module.to(world.device)  # torch.Tensor(n) made parameters on the host
         if start.world_size == 1:
             return self._module
         # The gradients live in the buckets: one copy, not two.
