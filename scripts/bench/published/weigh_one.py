@@ -1,7 +1,7 @@
 """Weighs one published run, by its own code, in the present interpreter.
 
 `weighed.py` starts it with a task in JSON. The last printed line has the peaks in MiB, and the
-error that ended the run. For some cases it has the time of the last step. Only one of several
+error that ended the run. For some cases it has the time of a step. Only one of several
 ranks runs, in torch's fake process group. It is the first one; for Megatron-LM's GPT the last,
 which writes the log. Records of modded-nanogpt give lists to collectives, of which NCCL's group
 makes one tensor: they run in that one. So do runs whose steps are timed.
@@ -17,7 +17,9 @@ import json
 import os
 import re
 import runpy
+import statistics
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -290,8 +292,8 @@ def litgpt(how: dict[str, Any], source: Path) -> None:
 
 
 def fms(how: dict[str, Any], source: Path) -> None:
-    """A run of fms-acceleration's benchmark: transformers' Trainer, for three steps, with the
-    weights of a new model."""
+    """A run of fms-acceleration's benchmark: transformers' Trainer, for seven steps, with the
+    weights of a new model. The time is the median of the last five."""
     import torch
     import yaml
 
@@ -311,7 +313,7 @@ def fms(how: dict[str, Any], source: Path) -> None:
     for of_script in ("use_flash_attn", "response_template", "dataset_text_field"):
         del defaults[of_script]
     asked = library.TrainingArguments(
-        **defaults | {"max_steps": 3, "adam_epsilon": float(defaults["adam_epsilon"])},
+        **defaults | {"max_steps": 7, "adam_epsilon": float(defaults["adam_epsilon"])},
         skip_memory_metrics=False, per_device_train_batch_size=how["batch"], output_dir="out",
         report_to="none",
     )  # fmt: skip
@@ -332,7 +334,8 @@ def fms(how: dict[str, Any], source: Path) -> None:
     tokens = torch.ones(how["length"], dtype=torch.int64)
     data = [{"input_ids": tokens, "labels": tokens}] * 1000
     library.Trainer(model=model, args=asked, train_dataset=data, callbacks=[Watch()]).train()
-    print(f"a step took {ends[-2].elapsed_time(ends[-1]):.2f} ms")
+    later = (one.elapsed_time(next_one) for one, next_one in pairwise(ends[1:]))
+    print(f"a step took {statistics.median(later):.2f} ms")
 
 
 CASES = {

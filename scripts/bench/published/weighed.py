@@ -57,7 +57,7 @@ the published one. Each is that of the first run that ended; nothing was fitted 
 
 What is not theirs:
 
-- Data is random, or all ones, and training takes two or three steps. Evaluations are left out
+- Data is random, or all ones, and training takes two to seven steps. Evaluations are left out
   where they come after the peak was printed.
 - Of several ranks one runs, in torch's fake process group. Records of modded-nanogpt run in that
   of NCCL, which copies lists of tensors. One row of torchtitan also ran with eight real ranks, and
@@ -129,7 +129,7 @@ def write(rows: list[dict[str, str]]) -> None:
 def weighed(
     row: dict[str, str], sources: Path, interpreters: Path, scratch: Path
 ) -> dict[str, str]:
-    """The peaks of a row's run here, and the time of its last step if that was taken."""
+    """The peaks of a row's run here, and the time of a step if that was taken."""
     found = ran(row, sources, interpreters, scratch)
     given = {f"weighed_{kind}": f"{found[kind]:.2f}" if kind in found else "" for kind in KINDS}
     here = {"torch_here": found.get("torch", row["torch"]), "ended": found["ended"]}
