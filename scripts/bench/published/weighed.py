@@ -60,8 +60,8 @@ What is not theirs:
 - Data is random, or all ones, and training takes two to seven steps. Evaluations are left out
   where they come after the peak was printed.
 - Of several ranks one runs, in torch's fake process group. Records of modded-nanogpt run in that
-  of NCCL, which copies lists of tensors. One row of torchtitan also ran with eight real ranks, and
-  held the same.
+  of NCCL, which copies lists of tensors, and so do those of fms-acceleration, whose steps are
+  timed. One row of torchtitan also ran with eight real ranks, and held the same.
 - Megatron-LM runs without Transformer Engine and Apex. Its tests ask for the local
   implementation. Apex's softmax kernels are replaced by functions that allocate the same.
 - The logs of modded-nanogpt begin with the script. Three of its numbers are smaller: iterations,
@@ -130,14 +130,6 @@ def weighed(
     row: dict[str, str], sources: Path, interpreters: Path, scratch: Path
 ) -> dict[str, str]:
     """The peaks of a row's run here, and the time of a step if that was taken."""
-    found = ran(row, sources, interpreters, scratch)
-    given = {f"weighed_{kind}": f"{found[kind]:.2f}" if kind in found else "" for kind in KINDS}
-    here = {"torch_here": found.get("torch", row["torch"]), "ended": found["ended"]}
-    return given | here | {"step_ms": f"{found.get('step_ms') or '':.6}"}
-
-
-def ran(row: dict[str, str], sources: Path, interpreters: Path, scratch: Path) -> dict[str, Any]:
-    """What `weigh_one` printed of a row's run."""
     repository = "+".join(row["source"].split("/")[-2:])
     how = json.loads(row["how"])
     task: dict[str, Any] = {
@@ -161,7 +153,9 @@ def ran(row: dict[str, str], sources: Path, interpreters: Path, scratch: Path) -
         found = {"ended": f"not done after {DEADLINE_S} s"}
     except (IndexError, ValueError):
         found = {"ended": (done.stderr.strip().splitlines() or ["?"])[-1][:150]}
-    return found
+    given = {f"weighed_{kind}": f"{found[kind]:.2f}" if kind in found else "" for kind in KINDS}
+    here = {"torch_here": found.get("torch", row["torch"]), "ended": found["ended"]}
+    return given | here | {"step_ms": f"{found.get('step_ms') or '':.6}"}
 
 
 def checkout(repository: Path, commit: str, case: str, scratch: Path, script: str) -> Path:
