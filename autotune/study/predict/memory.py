@@ -21,7 +21,7 @@ from autotune.space.candidate import Candidate
 from autotune.space.degrees import shares
 from autotune.space.engines import BYTES, engine_of, state_bytes
 from autotune.space.workload import Workload
-from autotune.study.predict.belief import Beliefs, Term, Variant, codes, normal_cdf
+from autotune.study.predict.belief import Belief, Beliefs, Term, Variant, codes, normal_cdf
 from autotune.wire.recipe import LOSS_CHUNKS
 
 _PROCESS_BYTES = {"cpu": 340 * 2**20, "cuda": 900 * 2**20}
@@ -122,6 +122,11 @@ class MemoryModel:
         """The parts before anything was measured."""
         self._beliefs = _beliefs(parts, self._groups, _BASE_OFF)
         self._seen: list[tuple[int, float | OutOf | Within, bool]] = []
+        self._first = codes(points)
+        """By place: the place of the first equal point."""
+        self._weighed: dict[int, float] = {}
+        self._off: list[float] = []
+        """Measured peaks, as shares of the weighed ones."""
 
     def trace(self, over: Array, more_base: float) -> None:
         """Start from the trace instead; observations are kept. See `PeakParts.traced`. `more_base`
@@ -131,7 +136,7 @@ class MemoryModel:
         self._beliefs = _beliefs(
             self.parts, groups, _MEASURED_BASE_OFF if more_base else _BASE_OFF
         )
-        seen, self._seen = self._seen, []
+        seen, self._seen, self._off = self._seen, [], []
         for place, peak, weighed in seen:
             self.observe(place, peak, weighed=weighed)
 
@@ -145,19 +150,26 @@ class MemoryModel:
                 noise = _OOM_BEYOND * peak.capacity_bytes
                 self._beliefs.observe(place, at_most, noise**2)
             return
+        first = int(self._first[place])
         if not isinstance(peak, OutOf):
             noise = float(np.hypot(_noise(peak), weighed * _WEIGHED_OFF * peak))
             self._beliefs.observe(place, peak, noise**2)
+            if weighed:
+                self._weighed[first] = peak
+            elif first in self._weighed:
+                self._off.append(peak / self._weighed[first])
             return
         # The peak is over the capacity; nobody saw how far.
         at_least = (1 + _OOM_BEYOND) * peak.capacity_bytes
         if self._beliefs.belief().mean[place] < at_least:
             self._beliefs.observe(place, at_least, (_OOM_BEYOND * peak.capacity_bytes) ** 2)
+        if self._weighed.get(first, at_least) < at_least:
+            self._off.append(at_least / self._weighed[first])
 
     def predict(self, place: int, z: float = _Z95) -> Prediction:
         """The measured peak to expect of the point in that `place`, with an interval of `z`
         standard deviations."""
-        belief = self._beliefs.belief()
+        belief = self._belief()
         mean = float(belief.mean[place])
         off = z * float(np.hypot(belief.deviation[place], _noise(mean)))
         low, middle, high = (int(max(0.0, value)) for value in (mean - off, mean, mean + off))
@@ -165,9 +177,19 @@ class MemoryModel:
 
     def chance(self, limit_bytes: int) -> Array:
         """The probability of each point's measured peak to be within the limit."""
-        belief = self._beliefs.belief()
+        belief = self._belief()
         off = np.hypot(belief.deviation, _noise(belief.mean))
         return normal_cdf((limit_bytes - belief.mean) / off)
+
+    def _belief(self) -> Belief:
+        """What is believed of the peaks: of weighed ones by their own, not by their neighbours'.
+        Blocks that an allocator cannot use again are the same on a real device."""
+        found = self._beliefs.belief()
+        mean, deviation = found.mean.copy(), found.deviation.copy()
+        for place, peak in self._weighed.items():
+            mean[place] = peak * (1 + sum(self._off)) / (1 + len(self._off))
+            deviation[place] = _WEIGHED_OFF * peak / np.sqrt(1 + len(self._off))
+        return Belief(mean, deviation)
 
 
 def more_base(process_bytes: int, family: str) -> float:

@@ -16,7 +16,7 @@ from autotune.space.outcome import Outcome, Record, Verdict, measurement
 from autotune.space.space import Space
 from autotune.space.trace import request
 from autotune.space.workload import GlobalBatch, Workload
-from autotune.study.predict.memory import MemoryModel, more_base
+from autotune.study.predict.memory import MemoryModel, OutOf, more_base
 from autotune.study.predict.predictor import Predictor
 from autotune.wire.reports import Peaks, Ran
 from autotune.wire.stopping import Interval
@@ -180,14 +180,36 @@ def counted_for(among: Space) -> Workload:
 
 
 def test_weighed_peaks_are_nearly_as_sure_as_measured_ones_and_say_nothing_of_speed() -> None:
-    weighed = replace(before(NOW, every=1), timed=False)
+    weighed = replace(before(NOW), timed=False)
     measured = replace(weighed, timed=True)
     unknown, told, seen = (Predictor(NOW, "cpu", past) for past in ((), [weighed], [measured]))
     assert np.array_equal(told.log_step_s().mean, unknown.log_step_s().mean)
-    assert errors(seen)[0] < errors(told)[0] < 1.1 * errors(seen)[0] < errors(unknown)[0] / 4
-    deviations = [each.memory.predict(0).high_bytes - each.memory.predict(0).low_bytes
+    assert errors(told)[0] < 1.1 * errors(seen)[0] < errors(unknown)[0] / 4
+    other = next(c for c in NOW.candidates if c not in {each.candidate for each in weighed.seen})
+    deviations = [each.peak(other).high_bytes - each.peak(other).low_bytes
                   for each in (seen, told)]  # fmt: skip
     assert deviations[0] < deviations[1] < 1.2 * deviations[0]
+
+
+def test_a_weighed_peak_counts_more_than_those_of_neighbours() -> None:
+    """An allocator keeps blocks that it cannot use again. Half of the peaks are off a line."""
+    weighed = replace(before(NOW, every=1), timed=False)
+    off = [1.15 if place % 2 else 1.0 for place in range(len(weighed.seen))]
+    seen = [replace(each, device_bytes=int(by * each.device_bytes))
+            for each, by in zip(weighed.seen, off, strict=True)]  # fmt: skip
+    predictor = Predictor(NOW, "cuda", [replace(weighed, seen=seen)])
+    first, second, third = seen[:3]
+    assert predictor.peak(second.candidate).bytes == second.device_bytes
+    limit = int(1.06 * first.device_bytes), int(0.95 * second.device_bytes)
+    assert predictor.memory.chance(limit[0])[0] > 0.95
+    assert predictor.memory.chance(limit[1])[1] < 0.05
+    # A real device that holds 2 % more does so for the others, too.
+    for place in range(3, 6):
+        predictor.memory.observe(place, 1.02 * seen[place].device_bytes)
+    assert predictor.peak(third.candidate).bytes == pytest.approx(1.015 * third.device_bytes)
+    # So does one on which memory ran out where less was weighed.
+    predictor.memory.observe(0, OutOf(int(1.1 * first.device_bytes)))
+    assert predictor.peak(third.candidate).bytes > 1.03 * third.device_bytes
 
 
 def test_degrees_change_what_is_expected() -> None:
