@@ -28,7 +28,8 @@ def learn(now: Manifest, asked: str | None, by_default: bool) -> Manifest:
 
     Without `asked`, `by_default` takes the folder around the study of `now`, if it `is_ours`:
     others may have studies of other people. The newest come first. Only studies on the same
-    devices and software count; from emulated devices, only their memory.
+    devices and software count; from emulated devices, only their memory; of scripts, those of the
+    same one.
 
     Raises:
         UsageError: there is no such folder.
@@ -111,10 +112,11 @@ def _earlier(folder: Path, now: Manifest) -> Earlier | None:
     same = not then.changes(now, of=("fingerprint",))
     if not same and not _weighs(then.fingerprint, now.fingerprint):
         return None
+    of, own = then.workload(), now.workload()
+    if of.model != own.model and (of.of_script or own.of_script):
+        return None  # nobody knows what a script's optimizer holds
     seen = seen_in(records_in(Folder(folder)))
-    if not seen:
-        return None
-    return Earlier(folder=str(folder), workload=then.workload(), seen=seen, timed=same)
+    return Earlier(folder=str(folder), workload=of, seen=seen, timed=same) if seen else None
 
 
 def _weighs(then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

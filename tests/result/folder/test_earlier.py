@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,14 @@ def test_a_candidate_is_known_once_by_its_final_before_its_trial(tmp_path: Path)
     assert final.outcome.measurement is not None
     [its] = [each for each in known.seen if each.candidate == final.candidate]
     assert its.step == final.outcome.measurement.step
+
+
+def test_a_script_and_another_model_say_nothing_of_each_other(tmp_path: Path) -> None:
+    of_script = replace(BEFORE, workload=replace(BEFORE.workload, model="script:train.py"))
+    study(tmp_path / "script", of_script)
+    study(tmp_path / "model")
+    assert found(tmp_path) == ["model"]
+    assert named(learn(begun(tmp_path / "now", of_script), str(tmp_path), True)) == ["script"]
 
 
 @pytest.mark.parametrize(
