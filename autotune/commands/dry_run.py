@@ -15,9 +15,8 @@ from autotune.show.report.text import minutes
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
 from autotune.study.predict.predictor import Predictor
+from autotune.study.why_nothing import nothing_expected
 from autotune.units import gib
-
-LIKELY = 0.5
 
 
 def print_plan(space: Space, first: Candidate, budget_s: float, predictor: Predictor) -> None:
@@ -44,19 +43,9 @@ def print_plan(space: Space, first: Candidate, budget_s: float, predictor: Predi
 
 def _expected(space: Space, first: Candidate, predictor: Predictor) -> str:
     """The expected memory before any probe: by formulas, without a trace."""
+    if nothing := nothing_expected(space, predictor):
+        return f"{nothing[0].upper()}{nothing[1:]}."
     limit = gib(space.limits.limit_bytes)
-    if predictor.chance().max() < LIKELY:
-        peaks = {c: predictor.peak(c).bytes for c in space.candidates}
-        least = min(peaks, key=lambda c: peaks[c])
-        if peaks[least] <= space.limits.limit_bytes and predictor.host_memory is not None:
-            return (
-                "Nothing is expected to fit in the host's memory, of which"
-                f" {gib(space.limits.host_limit_bytes)} are allowed."
-            )
-        return (
-            f"Nothing is expected to fit: {least.key} needs the least, about"
-            f" {gib(peaks[least])}, and {limit} are allowed."
-        )
     return f"its peak is expected at about {gib(predictor.peak(first).bytes)} of {limit} allowed"
 
 

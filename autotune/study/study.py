@@ -31,6 +31,7 @@ from autotune.study.prober import Prober
 from autotune.study.records import Records
 from autotune.study.search import FEW, Search
 from autotune.study.slots import Slots
+from autotune.study.why_nothing import nothing_expected
 from autotune.study.work import NextWork, Slot
 from autotune.wire.budget import Clock, StopFlag
 
@@ -172,6 +173,8 @@ class Study:
         if found is not None:
             self.ledger.predictor.trace(found)
         self._traced = found
+        if nothing := nothing_expected(self._space, self.ledger.predictor):
+            self._records.reporter.note(nothing)
 
     def _has_time(self) -> bool:
         if self._stop:

@@ -1,4 +1,4 @@
-"""The message of a study that found nothing."""
+"""The messages of a study that finds nothing: before it, and after."""
 
 from __future__ import annotations
 
@@ -8,7 +8,26 @@ from collections.abc import Sequence
 from autotune.result.folder.ending import Ending, StudyEnd
 from autotune.space.outcome import Record, Verdict
 from autotune.space.space import Space
+from autotune.study.predict.predictor import Predictor
 from autotune.units import gib
+
+LIKELY = 0.5
+
+
+def nothing_expected(space: Space, predictor: Predictor) -> str:
+    """Why nothing is expected to fit, and empty if something is."""
+    if space.workload.of_script or predictor.chance().max() >= LIKELY:
+        return ""
+    peaks = {c: predictor.peak(c).bytes for c in space.candidates}
+    least = min(peaks, key=lambda c: peaks[c])
+    limits = space.limits
+    if peaks[least] <= limits.limit_bytes and predictor.host_memory is not None:
+        host = gib(limits.host_limit_bytes)
+        return f"nothing is expected to fit in the host's memory; the limit is {host}"
+    return (
+        f"nothing is expected to fit: the smallest candidate, {space.name(least)}, needs about"
+        f" {gib(peaks[least])}; the limit is {gib(limits.limit_bytes)}"
+    )
 
 
 def why_nothing(
@@ -50,18 +69,24 @@ def why_nothing(
         again = "; repair it, and start with a new --out: --resume repeats nothing"
         what = f"{first}{again if tried[0].outcome.verdict.broke else ''}"
         return StudyEnd(Ending.NO_MEASUREMENT, f"nothing could be measured; {what}")
-    early = f"the budget ended before anything was measured; {_more(records, budget_s)}"
+    early = f"the budget ended before anything was measured; {_more(records, space, budget_s)}"
     saw = next((r.outcome.reason.partition("; ")[2] for r in records), "")
     early += f" ({saw})" if saw else ""
     return StudyEnd(Ending.NO_MEASUREMENT, early)
 
 
-def _more(records: Sequence[Record], budget_s: float) -> str:
+def _more(records: Sequence[Record], space: Space, budget_s: float) -> str:
     """What to do after a budget in which nothing was measured."""
     minutes = max(2, math.ceil(2 * budget_s / 60))
     if not records:
         return f"try --budget {minutes}m"
     first = records[0].outcome
+    limit, expected = space.limits.limit_bytes, first.predicted_peak_bytes
+    if expected is not None and expected > limit:
+        return (
+            f"{space.name(records[0].candidate)} is expected to need {gib(expected)}; the limit is"
+            f" {gib(limit)}"
+        )
     if first.needs_s is not None:
         of_ten = max(minutes, math.ceil(10 * first.needs_s / 60))
         return (

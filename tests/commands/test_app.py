@@ -554,7 +554,8 @@ def test_a_dry_run_tells_the_budget_and_what_is_expected_to_fit(run: Runs) -> No
     assert re.search(r"its peak is expected at about \d+ MiB of 3.20 GiB allowed", out)
     _, out, _ = run(*small, "--capacity", "128MiB")
     said = " ".join(out.split())
-    assert "Nothing is expected to fit: d1-s64-b1-z0-none-" in said
+    assert "Nothing is expected to fit: the smallest candidate, " in said
+    assert said.count("; the limit is 102 MiB.") == 1
 
 
 def test_a_dry_run_tells_where_the_host_is_too_small(capsys: pytest.CaptureFixture[str]) -> None:
@@ -564,7 +565,7 @@ def test_a_dry_run_tells_where_the_host_is_too_small(capsys: pytest.CaptureFixtu
     host = replace(among, limits=limits, candidates=moved)
     print_plan(host, moved[0], 60.0, Predictor(host, "cuda"))
     said = " ".join(capsys.readouterr().out.split())
-    assert "Nothing is expected to fit in the host's memory, of which" in said
+    assert "Nothing is expected to fit in the host's memory; the limit is" in said
 
 
 def test_why_offload_is_not_searched_is_said_of_offload(run: Runs) -> None:

@@ -44,6 +44,14 @@ def test_what_to_do_follows_from_what_took_the_budget(
     assert ended.message.endswith(f"; {advice} (it did this)")
 
 
+def test_a_model_that_is_too_large_is_no_matter_of_the_budget() -> None:
+    outcome = Outcome(verdict=Verdict.SKIPPED, log="rank0.log", predicted_peak_bytes=2**40)
+    records = [Record(0, "search", space().candidates[0], outcome)]
+    ended = why_nothing(records, space(), None, 60.0)
+    assert "is expected to need 1024.00 GiB; the limit is " in ended.message
+    assert "--budget" not in ended.message
+
+
 SPACE = space()
 SMALL = [c for c in SPACE.candidates if (c.depth, c.seq_len, c.micro_batch) == (2, 64, 1)]
 """Without checkpointing and with: one of them is no larger than each candidate."""
