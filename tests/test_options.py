@@ -191,7 +191,7 @@ def test_parallel_is_a_number_or_auto(text: str, why: str) -> None:
 @pytest.mark.parametrize("asked", [{"launch": "wait"}, {"nodes": 2}, {"interface": "lo"}])
 def test_a_script_is_launched_on_one_machine(asked: dict[str, Any]) -> None:
     [(name, value)] = asked.items()
-    with pytest.raises(UsageError, match=f"--{name} {value}: a script is launched on this"):
+    with pytest.raises(UsageError, match=f"--{name} {value}: scripts run on this machine"):
         Options.of(script="true {micro_batch}", **asked)
 
 

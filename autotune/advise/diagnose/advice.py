@@ -163,6 +163,8 @@ def _filled(case: Case, command: str, values: dict[str, str]) -> str:
 
 _FRAME = re.compile(r"(?P<file>\S+\.py):(?P<line>\d+) in ")
 _LIBRARIES = re.compile(r"(?:site|dist)-packages/|/lib/python3|^(?:torch|transformers)/")
+_TRAINER_STEP = re.compile(r"in (?:training_step|train_step|_inner_training_loop)\b")
+"""A frame of a library that trains."""
 _ELSEWHERE = ("MPS", "XPU", "NPU", "MUSA", "MLU", "TPU", "VULKAN")
 """Backends that autotune cannot measure."""
 _BEFORE_2_1 = re.compile(r"\(GPU \d+; [^)]*total capacity")
@@ -345,6 +347,8 @@ def _inline(case: Case) -> Advice | None:
     own = [found for each in case.event.trace
            if (found := _FRAME.match(each)) and not _LIBRARIES.search(found["file"])]  # fmt: skip
     if not case.has("logits") or not case.training or (case.event.step or 0) < 2 or not own:
+        return None
+    if _TRAINER_STEP.search("\n".join(case.event.trace)):
         return None
     line = f"line {own[-1]['line']} of {own[-1]['file'].rpartition('/')[2]}"
     return to(

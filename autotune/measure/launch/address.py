@@ -46,6 +46,8 @@ def address_towards(hosts: Iterable[str], launch: str) -> str:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
                 asked.connect((host, _ANY_PORT))
                 here = str(asked.getsockname()[0])
+        except socket.gaierror as error:
+            raise UsageError(f"--launch {launch}: {host}: {error.strerror}") from error
         except OSError as error:
             why = f"{host}: {error.strerror or error}"
             continue

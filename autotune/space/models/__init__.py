@@ -26,8 +26,10 @@ def family_name(model: str) -> str:
         return prefix
     if model in hf.ready():
         return "hf"
-    if "/" in model or Path(model).is_dir():
+    if Path(model).exists():
         raise UsageError(f"--model {model}: unknown; did you mean hf:{model}?")
+    if "/" in model:
+        raise UsageError(f"--model {model}: {hf.why_missing(model, Path(model))}")
     raise UsageError(
         f"--model {model}: unknown model; known: gpt, hf:PATH for a config of transformers,"
         f" factory:MODULE:FUNCTION for your own, and {', '.join(hf.kept())}, each also with"

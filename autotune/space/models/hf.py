@@ -278,7 +278,7 @@ def _read(model: str) -> tuple[dict[str, Any], Path | None]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"), object_hook=_number)
     except FileNotFoundError:
-        raise UsageError(f"--model {model}: {_why_missing(name, path)}") from None
+        raise UsageError(f"--model {model}: {why_missing(name, path)}") from None
     except OSError as error:
         raise UsageError(f"--model {model}: {file}: {error.strerror}") from error
     except ValueError as error:
@@ -293,7 +293,8 @@ def _number(value: dict[str, Any]) -> Any:
     return float(str(value["__float__"])) if value.keys() == {"__float__"} else value
 
 
-def _why_missing(name: str, path: Path) -> str:
+def why_missing(name: str, path: Path) -> str:
+    """Why there is no config of the model `name` at `path`, and how to get one."""
     if path.is_dir():
         return f"there is no config.json in {path}"
     return (

@@ -96,8 +96,8 @@ class Options:
         for key in ("launch", "nodes", "interface"):
             if asked[key] is not None:
                 raise UsageError(
-                    f"{FLAGS[key].name} {asked[key]}: a script is launched on this machine; leave"
-                    " it out"
+                    f"{FLAGS[key].name} {asked[key]}: scripts run on this machine only; remove"
+                    f" {FLAGS[key].name}"
                 )
         if self.devices.parallel != 1:
             raise UsageError(

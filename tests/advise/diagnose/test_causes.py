@@ -141,6 +141,15 @@ def test_a_line_of_the_user_s_own_may_evaluate_after_steps(
     assert said == says * ["if line 12 of train.py is evaluation: lower its batch"]
 
 
+def test_a_step_of_a_trainer_does_not_evaluate(tmp_path: Path) -> None:
+    inside = frame("transformers/trainer.py", "training_step", "loss = self.compute_loss()")
+    frames = frame("me/sft.py", "<module>", "trainer.train()") + inside
+    loss = frame("transformers/loss.py", "loss", "return cross_entropy(logits, labels)")
+    found = told(tmp_path, "step 200\n" + TRACE.format(frames=frames + loss) + oom())
+    assert found["cause"]["name"] == "logits"
+    assert "evaluate less at a time" not in {each["name"] for each in found["advice"]}
+
+
 @pytest.mark.parametrize("frames", TRAINING)
 def test_training_is_no_other_phase(frames: str, tmp_path: Path) -> None:
     found = told(tmp_path, TRACE.format(frames=frames) + oom())

@@ -66,7 +66,7 @@ def test_numbers_that_are_not_finite_are_read_as_transformers_saves_them(saved: 
         ("hf:", "no path given; write hf:PATH"),
         ("hf:.", "there is no config.json in ."),
         ("gpt:3", "unknown model; known: gpt, hf:PATH"),
-        ("meta-llama/Llama-3.1-8B", "did you mean hf:meta-llama/Llama-3.1-8B?"),
+        ("meta-llama/Llama-3.1-8B", "nothing is downloaded; save the config first: python -c"),
         ("t5-huge", "unknown model; known: gpt, hf:PATH"),
         ("bert-large-tiny-tiny", "unknown model"),
     ],
