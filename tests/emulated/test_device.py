@@ -299,14 +299,15 @@ def test_a_plan_of_a_script_that_is_stopped_says_so_and_leaves_nothing(tmp_path:
     temporary.mkdir()
     plan = subprocess.Popen(
         [sys.executable, "-m", "autotune", "plan", "--gpus", "1,2xT4", "--script", script],
-        env=os.environ | {"TMPDIR": str(temporary)}, stderr=subprocess.PIPE, text=True,
-        cwd=tmp_path,
+        env=os.environ | {"TMPDIR": str(temporary)}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, cwd=tmp_path,
     )  # fmt: skip
     while not (tmp_path / "waits").exists():
         assert plan.poll() is None
         time.sleep(0.2)
     plan.send_signal(signal.SIGINT)
-    _, said = plan.communicate(timeout=60)
+    printed, said = plan.communicate(timeout=60)
     assert plan.returncode == 4
+    assert not printed  # no empty table
     assert said.count("stopped after 0 of 1 rows") == 1
     assert not list(temporary.glob("*"))
