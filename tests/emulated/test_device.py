@@ -229,6 +229,9 @@ if asked.how == "waits":
     __import__("time").sleep(600)
 if asked.how == "fft":
     torch.fft.fft(torch.ones(64, device="cuda"))
+if asked.how == "allocator":
+    own = torch.cuda.memory.CUDAPluggableAllocator("libc.so.6", "malloc", "free")
+    torch.cuda.memory.change_current_allocator(own)
 if asked.how == "function":
     __import__("ctypes").CDLL(None).cudaMallocArray(None)
     __import__("os").abort()
@@ -284,6 +287,13 @@ def test_a_script_that_emulation_breaks_is_told_why(tmp_path: Path, how: str, wh
     done = plan_of_script(tmp_path, how, code=5)
     [line] = done.stderr.splitlines()
     assert line.endswith(why)
+
+
+def test_an_allocator_whose_peak_nobody_tells_is_refused(tmp_path: Path) -> None:
+    done = plan_of_script(tmp_path, "allocator", code=5)
+    assert done.stderr.rstrip().endswith(
+        "leave out torch.cuda.memory.change_current_allocator while it measures"
+    )
 
 
 def test_where_a_script_does_not_fit_the_plan_says_so(tmp_path: Path) -> None:
