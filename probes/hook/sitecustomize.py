@@ -758,7 +758,7 @@ def _unmasked(masking_utils: Any, load: Callable[[Any], None]) -> None:
 
 
 def _adam_of_torch(builder: Any, load: Callable[[Any], None]) -> None:
-    """On emulated devices, have DeepSpeed's FusedAdam call torch's kernel, which needs no nvcc.
+    """On emulated devices, have FusedAdam of DeepSpeed call torch's own, which needs no nvcc.
     Both step tensors in place."""
     load(builder)
     torch: Any = importlib.import_module("torch")
