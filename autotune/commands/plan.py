@@ -169,13 +169,15 @@ def _script(asked: Options, gpus: Gpus, host_bytes: int | None, most: int, how: 
             plans.append(scale.plan(options, count, host_bytes or NO_LIMIT, told))
             if scale.stop:
                 break
+    rows = [row for plan in plans for row in plan.rows]
     with suppress(BrokenPipeError):  # the reader closed the pipe
         if how == "table":
-            show_scripts.print_plans(_console(), plans, most)
+            if rows:
+                told_of = [plan for plan in plans if plan.rows]
+                show_scripts.print_plans(_console(), told_of, most)
         else:
             as_text = show_scripts.as_json if how == "json" else show_scripts.as_csv
             print(as_text(plans), end="")
-    rows = [row for plan in plans for row in plan.rows]
     for row in rows:
         if not row.outcome.verdict.fits:
             complain(f"{row.candidate.key}: {row.outcome.reason or row.outcome.verdict}")

@@ -104,6 +104,9 @@ def parse_gpus(text: str, flag: str = "--gpus") -> Gpus:
     Raises:
         UsageError: the text has another form, or names an unknown card.
     """
+    if of_nodes := re.fullmatch(r"\s*(\d{1,5})\s*[xX*×]\s*(\d{1,5})\s*[xX*×]\s*(.+)", text):
+        several = f"{int(of_nodes[1]) * int(of_nodes[2])}x{of_nodes[3]}"
+        raise UsageError(f"{flag} {text}: write {several}; eight of more GPUs share a machine")
     match = re.fullmatch(r"\s*(?:([\d,\s]+?)\s*[xX*×]\s*)?(\w[\w. -]*?)\s*", text)
     if match is None:
         raise UsageError(f"{flag} {text}: write 4x80GiB, 8xH100 or 1,2,4x32GiB")

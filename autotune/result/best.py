@@ -86,11 +86,6 @@ class Config(ByRank, Settings, Shape):
         return f" on {self.nodes} nodes" if self.nodes > 1 else ""
 
     @property
-    def has_samples_alone(self) -> bool:
-        """Whether samples have no tokens, and count as one: a user's function, or images."""
-        return self.seq_len == 1 and (self.model.startswith("factory:") or self.token is not None)
-
-    @property
     def replicas(self) -> int:
         """Number of ranks, or groups of ranks, with data of their own."""
         return self.data_parallel or self.world_size

@@ -54,6 +54,9 @@ class DdpEngine:
 
     def _spread(self, start: Start, world: World) -> nn.Module:
         """The module, wrapped for training by all ranks."""
+        for each in (*self._module.parameters(), *self._module.buffers()):
+            if each.device.type != world.device.type:  # torch.Tensor(n) made it on the host
+                each.data = each.data.to(world.device)
         if start.world_size == 1:
             return self._module
         # The gradients live in the buckets: one copy, not two.

@@ -757,6 +757,27 @@ def _unmasked(masking_utils: Any, load: Callable[[Any], None]) -> None:
     masking_utils.find_packed_sequence_indices = lambda position_ids: None
 
 
+def _adam_of_torch(builder: Any, load: Callable[[Any], None]) -> None:
+    """On emulated devices, have FusedAdam of DeepSpeed call torch's own, which needs no nvcc.
+    Both step tensors in place."""
+    load(builder)
+    torch: Any = importlib.import_module("torch")
+
+    class Kernels:
+        @staticmethod
+        def multi_tensor_adam(_: Any, __: Any, lists: Any, rate: float, beta1: float, beta2: float,
+                              eps: float, *more: Any) -> None:  # fmt: skip
+            gradients, weights, first, second = lists
+            step = torch.ones((), device=weights[0].device)
+            torch._fused_adamw_(
+                weights, gradients, first, second, [], [step] * len(weights), lr=rate,
+                beta1=beta1, beta2=beta2, weight_decay=more[-1], eps=eps, amsgrad=False,
+                maximize=False,
+            )  # fmt: skip
+
+    builder.FusedAdamBuilder.load = lambda *_, **__: Kernels
+
+
 def _send_objects(torch: Any) -> None:
     """On emulated devices, compute the sizes of objects that ranks exchange on the host: kernels
     compute nothing."""
@@ -845,6 +866,7 @@ def _attach(torch: Any, watch: _Watch) -> None:
                 watch._inside = 0
 
     torch.autograd.Variable._execution_engine = WatchedEngine()
+    torch.cuda.memory.change_current_allocator = _other_allocator
     graphs = torch.cuda.CUDAGraph
     graphs.capture_end = _with(_harmless(watch.captured), graphs.capture_end, after=True)
     graphs.replay = _with(_harmless(watch.replayed), graphs.replay, after=True)
@@ -885,6 +907,15 @@ def _attach(torch: Any, watch: _Watch) -> None:
         watch.dial()
 
 
+def _other_allocator(_: object) -> None:
+    """In place of torch's function of the script: peaks of other allocators, such as RMM's, are
+    told by nobody."""
+    raise RuntimeError(
+        "autotune cannot see the peak memory of an allocator that is not torch's own; leave out"
+        " torch.cuda.memory.change_current_allocator while it measures"
+    )
+
+
 def step(tokens: int | None = None, samples: int | None = None) -> None:
     """`autotune.step` in a watched script."""
     for watch in _watches:
@@ -909,4 +940,5 @@ if "AUTOTUNE_DIAL" in os.environ:
     sys.meta_path.insert(0, _Finder("torch", _watched))
     if "AUTOTUNE_EMULATED" in os.environ:
         sys.meta_path.insert(0, _Finder("transformers.masking_utils", _unmasked))
+        sys.meta_path.insert(0, _Finder("deepspeed.ops.op_builder.fused_adam", _adam_of_torch))
 _chain()

@@ -114,6 +114,11 @@ class HfModels(FamilyModels):
                 )
             except (ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
                 axes = ("attention",) if chosen else ()
+                if type(config) not in made._model_mapping and "auto_map" not in vars(config):
+                    raise UnsupportedError(
+                        f"transformers has no {made.__name__} for {config.model_type}; name"
+                        " another --task, or feed it with --model factory:FILE:make"
+                    ) from error
                 raise UnsupportedError(f"transformers: {_first_line(error)}", *axes) from error
             except IndexError as error:
                 reason = "transformers cannot draw its weights where DeepSpeed shards them"

@@ -45,6 +45,7 @@ def test_gpus_are_named_as_people_name_them(
         ("four", "unknown card"),
         ("0x80GiB", "from 1 to"),
         ("1 2x80GiB", "no numbers of GPUs"),
+        ("2x8x80GiB", "write 16x80GiB; eight of more GPUs share a machine"),
         ("9" * 5000 + "x80GiB", "no numbers of GPUs"),
         ("-1x80GiB", "write 4x80GiB"),
         (f"{MOST_GPUS + 1}x80GiB", "from 1 to"),

@@ -229,6 +229,9 @@ if asked.how == "waits":
     __import__("time").sleep(600)
 if asked.how == "fft":
     torch.fft.fft(torch.ones(64, device="cuda"))
+if asked.how == "allocator":
+    own = torch.cuda.memory.CUDAPluggableAllocator("libc.so.6", "malloc", "free")
+    torch.cuda.memory.change_current_allocator(own)
 if asked.how == "function":
     __import__("ctypes").CDLL(None).cudaMallocArray(None)
     __import__("os").abort()
@@ -286,6 +289,13 @@ def test_a_script_that_emulation_breaks_is_told_why(tmp_path: Path, how: str, wh
     assert line.endswith(why)
 
 
+def test_an_allocator_whose_peak_nobody_tells_is_refused(tmp_path: Path) -> None:
+    done = plan_of_script(tmp_path, "allocator", code=5)
+    assert done.stderr.rstrip().endswith(
+        "leave out torch.cuda.memory.change_current_allocator while it measures"
+    )
+
+
 def test_where_a_script_does_not_fit_the_plan_says_so(tmp_path: Path) -> None:
     done = plan_of_script(tmp_path, "", "--micro-batch", "1024", code=3)
     assert "ran out of memory" in done.stderr
@@ -299,14 +309,15 @@ def test_a_plan_of_a_script_that_is_stopped_says_so_and_leaves_nothing(tmp_path:
     temporary.mkdir()
     plan = subprocess.Popen(
         [sys.executable, "-m", "autotune", "plan", "--gpus", "1,2xT4", "--script", script],
-        env=os.environ | {"TMPDIR": str(temporary)}, stderr=subprocess.PIPE, text=True,
-        cwd=tmp_path,
+        env=os.environ | {"TMPDIR": str(temporary)}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, cwd=tmp_path,
     )  # fmt: skip
     while not (tmp_path / "waits").exists():
         assert plan.poll() is None
         time.sleep(0.2)
     plan.send_signal(signal.SIGINT)
-    _, said = plan.communicate(timeout=60)
+    printed, said = plan.communicate(timeout=60)
     assert plan.returncode == 4
+    assert not printed  # no empty table
     assert said.count("stopped after 0 of 1 rows") == 1
     assert not list(temporary.glob("*"))

@@ -18,6 +18,7 @@ from autotune.result.best import Best
 from tests.emulated.conftest import Emulate, begin, end
 from tests.support.choice import campaign
 from tests.support.launches import BIN, OWN, PYTHON
+from tests.support.on_cards import study
 from tests.support.programs import ROOT, autotune, ranks_of
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
@@ -334,3 +335,11 @@ def test_images_with_text_are_weighed_and_the_largest_decides(
         assert {row["verdict"] for row in rows} <= {"ok", "pruned"}
         peaks[sizes] = max(float(row["peak_device_bytes"]) for row in rows)
     assert peaks["448x448,448x896"] > 1.01 * peaks["448x448"]
+
+
+def test_a_parameter_that_a_model_makes_on_the_host_trains_on_the_card(tmp_path: Path) -> None:
+    [row] = study(
+        tmp_path / "study", "--device", "emulated:1x24GiB", "--model", "wav2vec2-base-tiny",
+        "--micro-batch", "2", "--seq-len", "1024", "--checkpointing", "none",
+    )  # fmt: skip
+    assert row["verdict"] == "ok"

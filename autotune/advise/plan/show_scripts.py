@@ -12,18 +12,22 @@ from rich.text import Text
 
 from autotune.advise.plan.scripts import Border, ScriptPlan
 from autotune.advise.plan.show import csv_of
+from autotune.show.report.objective import has_no_tokens
 from autotune.show.report.text import columns, shown_axes, si
 from autotune.space.outcome import Outcome
 from autotune.units import gib
 
 _LEGEND = (
     "micro: the largest that fits, weighed by the script itself on emulated GPUs; next: the next"
-    " larger one that was asked for; tok/s: modelled, not timed"
+    " larger one that was asked for; {rate}: modelled, not timed"
 )
 
 
 def print_plans(console: Console, plans: Sequence[ScriptPlan], most: int) -> None:
     """Print at most `most` rows of each plan."""
+    seen = [found for plan in plans for row in plan.rows
+            if (found := row.outcome.measurement) is not None]  # fmt: skip
+    rate = "samples/s" if seen and all(map(has_no_tokens, seen)) else "tok/s"
     for plan in plans:
         axes = [each for each in shown_axes(plan.space.axes, of_script=True)
                 if each.name != "micro_batch"]  # fmt: skip
@@ -34,7 +38,7 @@ def print_plans(console: Console, plans: Sequence[ScriptPlan], most: int) -> Non
             f" {gib(limits.capacity_bytes)} a GPU allowed", style="bold",
         ), soft_wrap=True)  # fmt: skip
         heads = [*(each.label for each in axes), "micro", *(["accum"] if accumulated else []),
-                 "peak", "of GPU", "next", "tok/s"]  # fmt: skip
+                 "peak", "of GPU", "next", rate]  # fmt: skip
         rows = (
             [
                 *(str(getattr(row.candidate, each.name)) for each in axes),
@@ -45,7 +49,7 @@ def print_plans(console: Console, plans: Sequence[ScriptPlan], most: int) -> Non
             for row in plan.rows[:most]
         )
         console.print(columns(heads, rows), soft_wrap=True)
-    console.print(Text(_LEGEND, style="dim"), soft_wrap=True)
+    console.print(Text(_LEGEND.format(rate=rate), style="dim"), soft_wrap=True)
 
 
 def _found(row: Border, capacity_bytes: int) -> list[str | Text]:

@@ -16,6 +16,8 @@ _TRACEBACK = re.compile(
 )
 _BOX = re.compile(r"^│ *(\S.*?) *│$", re.MULTILINE)
 """A line in a box: the errors of tyro and typer."""
+_BUILT = re.compile(r"(Error building extension '\w+'): .*", re.DOTALL)
+"""torch's error has the compiler's output."""
 
 
 def is_launchers(kinds: Sequence[str]) -> bool:
@@ -37,6 +39,11 @@ def cause_in(log: str) -> str | None:
     ]  # fmt: skip
     refused, boxed = _REFUSED.findall(text), _BOX.findall(text)
     return next(iter([*refused[:1], *errors[-1:], *boxed[:1]]), None)
+
+
+def short(error: str) -> str:
+    """`error`, without the output of a compiler."""
+    return _BUILT.sub(r"\1: nvcc, CUDA's compiler, is missing or failed; see the log", error)
 
 
 def hint(reason: str) -> str:

@@ -25,7 +25,7 @@ from autotune.measure.runner.local import temporary_folder
 from autotune.measure.runner.places import left_bytes
 from autotune.measure.runner.process import ended
 from autotune.measure.runner.wiring import Wiring
-from autotune.measure.script.cause import cause_in, hint, is_launchers, is_peers
+from autotune.measure.script.cause import cause_in, hint, is_launchers, is_peers, short
 from autotune.measure.script.files import Files
 from autotune.measure.script.launch import ALL_CORES, Launch
 from autotune.measure.script.seen import Mismatch, Ranks
@@ -456,7 +456,7 @@ class Launches:
             reason = f"{ended(_as_signal(code))}; {said[-1] if said else _saw(launch)}"
         if missing := why(reason, trace, launch.said()):
             trace = ""  # nothing is wrong there
-        reason += missing + hint(reason) + self._refuses_word(reason, job.candidate)
+        reason = short(reason) + missing + hint(reason) + self._refuses_word(reason, job.candidate)
         if not self._measured and not job.phases:
             least = min(each.tokens for each in self._space.candidates)
             if self._failed or job.candidate.tokens == least:

@@ -8,6 +8,7 @@ from functools import partial
 from rich.table import Table
 
 from autotune.result.best import Best, Cell, Config, Measured
+from autotune.show.report.objective import has_no_tokens
 from autotune.show.report.text import shown_axes, si, visible, wrapped
 from autotune.space.axes import AXES
 from autotune.space.outcome import Verdict
@@ -129,12 +130,12 @@ def evidence(cell: Cell) -> str:
 
 def _samples(cell: Cell, best: Best) -> str:
     """Its samples/s, if they are the objective, or there are no tokens."""
-    shown = best.objective == "samples_per_s" or cell.config.has_samples_alone
+    shown = best.objective == "samples_per_s" or has_no_tokens(cell.measured)
     return si(cell.measured.samples_per_s) if shown else ""
 
 
 def _tokens(cell: Cell) -> str:
-    return "" if cell.config.has_samples_alone else si(cell.measured.tokens_per_s)
+    return "" if has_no_tokens(cell.measured) else si(cell.measured.tokens_per_s)
 
 
 def _waits(measured: Measured) -> str:

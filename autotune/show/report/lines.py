@@ -36,6 +36,8 @@ class Lines:
     console: Console
     of_log: bool
     objective: Objective = "flops"
+    has_no_tokens: bool = False
+    """Whether a script's samples were seen to count as one token each."""
 
     def header(self) -> list[Text]:
         """Names of the columns in the lines of a trial."""
@@ -129,6 +131,7 @@ class Lines:
         family = self.space.workload.model.partition(":")[0]
         # A sample is one token.
         alone = tuple(lengths) == (1,) and (family == "factory" or "token" in recipe)
+        alone |= self.has_no_tokens
         return "samples/s" if alone or self.objective == "samples_per_s" else "tok/s"
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.result.best import Measured
 from autotune.show.report.text import si
-from autotune.space.outcome import Objective
+from autotune.space.outcome import Measurement, Objective
 
 SCALES = {
     "flops": ("model_flops_per_s", "model FLOP/s"),
@@ -19,6 +19,11 @@ def rate(value: float, objective: str) -> str:
     """A value of that objective: "1.92k tokens/s", "145 GFLOP/s"."""
     unit = SCALES[objective][1].removeprefix("model ")
     return si(value, unit) if unit == "FLOP/s" else f"{si(value)} {unit}"
+
+
+def has_no_tokens(measured: Measured | Measurement) -> bool:
+    """Whether samples count as one token each: images, or a script's vectors."""
+    return measured.tokens_per_s == measured.samples_per_s
 
 
 def of_objective(measured: Measured, objective: Objective | str) -> float:

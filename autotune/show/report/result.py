@@ -12,7 +12,7 @@ from rich.text import Text
 
 from autotune.result.best import FINALS, Best, Config, Measured, PhaseTook, Routed, Tie
 from autotune.show.report.cells import cells_table, joules, product, same_batch_table
-from autotune.show.report.objective import of_objective, rate
+from autotune.show.report.objective import has_no_tokens, of_objective, rate
 from autotune.show.report.text import counts_text, paragraph, print_lines, printable, si, visible
 from autotune.space.axes import AXES
 from autotune.space.outcome import DISTURBED_SHARE, Verdict
@@ -173,7 +173,7 @@ def configuration(config: Config) -> str:
     names = [
         name for name, axis in AXES.items()
         if (name in always or (getattr(config, name) != axis.plain and name not in after))
-        and not (name == "seq_len" and config.has_samples_alone)
+        and not (name == "seq_len" and config.seq_len == 1)
     ]  # fmt: skip
     searched = ", ".join(_named(name, config) for name in names)
     if of_script:
@@ -191,7 +191,7 @@ def _speed(best: Best) -> str:
     config, measured, step = best.config, best.measured, best.measured.step_s
     unit, scale = ("s", 1.0) if step.median >= 1 else ("ms", 1e3)
     median, low, high = (f"{value * scale:.4g}" for value in (step.median, step.low, step.high))
-    alone = config.has_samples_alone
+    alone = has_no_tokens(measured)
     samples = alone or best.objective == "samples_per_s" or best.config.token is not None
     return (
         (f"{si(measured.samples_per_s)} samples/s, " if samples else "")

@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from rich.text import Text
 from autotune.result.best import Best
 from autotune.show.report import Reporter
 from autotune.show.report.lines import Lines
+from autotune.show.report.objective import has_no_tokens
 from autotune.show.report.progress import StudyProgress
 from autotune.show.report.result import cautions, print_result
 from autotune.show.report.text import bar, counts_text, minutes, paragraph, print_lines, printable
@@ -79,6 +80,9 @@ class PlainReporter(Reporter):
             self._print(*self._new_header())
 
     def told(self, record: Record, incumbent: Record | None) -> None:
+        if (found := record.outcome.measurement) is not None:
+            alone = self._known.space.workload.of_script and has_no_tokens(found)
+            self._lines = replace(self._known, has_no_tokens=alone)
         trial = self._known.trial(record, self._clock())
         self._print(*self._new_header(), *trial)
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from autotune.advise.plan.scripts import ScriptPlan, largest
-from autotune.advise.plan.show_scripts import as_csv
+from autotune.advise.plan.show_scripts import as_csv, print_plans
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Outcome, Verdict
+from autotune.space.space import Fixed
 from tests.support.records import record, space
 
 LIMIT_MIB = 1000
@@ -106,3 +110,14 @@ def test_rows_with_and_without_a_larger_micro_batch_are_one_table() -> None:
     first, second = csv.DictReader(text.splitlines())
     assert (first["micro_batch"], first["next_micro_batch"], first["next_fits"]) == ("2", "", "")
     assert (second["micro_batch"], second["next_verdict"]) == ("1", "over_ceiling")
+
+
+def test_samples_without_tokens_are_counted_as_samples() -> None:
+    one = Candidate(depth=1, seq_len=1, micro_batch=4)
+    rows = [largest([one], LIMIT_MIB << 20, Launches(lambda n: 100))]
+    fixed = (Fixed("script", "train.py", "--script"), Fixed("device", "T4", "--gpus"))
+    of_script = replace(space(), fixed=fixed)
+    text = io.StringIO()
+    print_plans(Console(file=text), [ScriptPlan(gpus=1, space=of_script, rows=rows)], 1)
+    assert "samples/s" in text.getvalue()
+    assert "tok/s" not in text.getvalue()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.measure.script.cause import cause_in, hint, is_launchers
+from autotune.measure.script.cause import cause_in, hint, is_launchers, short
 from autotune.space.outcome import Verdict
 from tests.support.launches import PYTHON, Lab
 
@@ -86,3 +86,11 @@ def test_what_lacks_a_launcher_is_told_to_use_one() -> None:
     said = "ValueError: Error initializing: environment variable RANK expected, but not set"
     assert "torchrun --nproc_per_node 2" in hint(said)
     assert hint("ValueError: environment") == ""
+
+
+def test_the_output_of_a_compiler_is_left_out_of_its_error() -> None:
+    said = "RuntimeError: Error building extension 'fused_lamb': [1/3] /bin/nvcc -MD\n-O3"
+    assert short(said) == (
+        "RuntimeError: Error building extension 'fused_lamb': nvcc, CUDA's compiler, is missing or"
+        " failed; see the log"
+    )

@@ -101,6 +101,19 @@ def test_a_study_says_at_once_what_it_leaves_out_and_why() -> None:
     assert "\nwithout micro_batch 3 (--global-batch 16 is no multiple of these)\n" in screen.text
 
 
+def test_a_script_whose_samples_have_no_tokens_is_shown_by_samples() -> None:
+    candidate = Candidate(depth=1, seq_len=1, micro_batch=8)
+    workload = replace(SPACE.workload, model="script:train.py")
+    axes = SPACE.axes | {"seq_len": (1,), "depth": (1,)}
+    screen = Screen()
+    reporter = PlainReporter(screen.console, Clock())
+    reporter.started(replace(SPACE, workload=workload, axes=axes), 600.0, FOLDER)
+    assert "tok/s" in screen.text.splitlines()[-1]
+    reporter.told(record(candidate, tokens_per_s=12345), None)
+    header, row = screen.text.splitlines()[-2:]
+    assert row.index("12.3k") + len("12.3k") == header.index("samples/s") + len("samples/s")
+
+
 def test_trials_stand_under_their_header() -> None:
     screen, _, reporter = plain()
     header = screen.text.splitlines()[-1]
