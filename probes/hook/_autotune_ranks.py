@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import os
 import sys
 import zlib
@@ -35,11 +36,14 @@ _ROLES = {
 _ROLE = {name: role for role, names in _ROLES.items() for name in names.split()}
 _REDUCING = ("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter",
              "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_single_coalesced",
-             "reduce_scatter_tensor_coalesced")  # fmt: skip
+             "reduce_scatter_tensor_coalesced", "all_reduce", "all_reduce_",
+             "all_reduce_coalesced", "reduce_scatter_tensor")  # fmt: skip
 _MOVING = ("allgather", "all_gather_single", "_allgather_base", "allgather_coalesced",
            "all_gather_single_coalesced", "allgather_into_tensor_coalesced", "alltoall",
-           "alltoall_base", "all_to_all_single", "send", "recv")  # fmt: skip
-"""Methods of torch's ProcessGroup, in all its releases."""
+           "alltoall_base", "all_to_all_single", "send", "recv", "all_gather_into_tensor",
+           "all_gather_into_tensor_coalesced")  # fmt: skip
+"""Methods of torch's ProcessGroup, and functional collectives, in all its releases."""
+_FUNCTIONAL = "_c10d_functional", "_c10d_functional_autograd"
 _SWAPPING = "alltoall", "all_to_all"
 _DATA_GROUPS = ("process_group", "_inter_node_pg", "seq_data_parallel_group",
                 "data_parallel_group")  # fmt: skip
@@ -61,6 +65,14 @@ class Look:
         for each in local:
             self._shapes[tuple(each.shape)] += each.numel()
         self._gradients = self._shapes.total()
+        parts: dict[tuple[int, ...], list[int]] = {}
+        for each in parameters.values():
+            if not hasattr(each, "placements") and self._is_readable(each):  # DTensors know all
+                part = parts.setdefault(tuple(each.shape), [0, 0])
+                with suppress(Exception):
+                    part[1] = zlib.crc32(_bytes(each, torch), part[1])
+                part[0] += sys.modules["_autotune_hook"]._numel(each)
+        self._parts = [parts[shape] for shape in sorted(parts)]
         self._degrees = _of_megatron() or _of_meshes(self._dist.get_world_size())
         self._averages = _wrapped(modules, self._dist)
         self._shares = _sharded(parameters.values(), self._averages, self._dist)
@@ -77,25 +89,36 @@ class Look:
             with suppress(Exception):  # some modules take no hooks
                 handle = module.register_forward_pre_hook(_called, with_kwargs=True)
                 self._undo.append(handle.remove)
+        owners = [self._dist.ProcessGroup, *(getattr(torch.ops, each) for each in _FUNCTIONAL)]
         for names, look in ((_REDUCING, self._reduces), (_MOVING, self._moves)):
-            for name in names:
-                self._watch(name, look)
+            for owner, name in itertools.product(owners, names):
+                self._watch(owner, name, look)
 
-    def _watch(self, name: str, look: Any) -> None:
-        """Have `look` told of calls of a method of torch's process groups."""
-        kind = self._dist.ProcessGroup
-        run = vars(kind).get(name)
+    def _watch(self, owner: Any, name: str, look: Any) -> None:
+        """Have `look` told of calls of that method or operator."""
+        getattr(getattr(owner, name, None), "default", None)  # both are now in what is copied
+        run = vars(owner).get(name)
         if run is None:
             return
 
         @functools.wraps(run)
-        def both(group: Any, *args: Any, **kwargs: Any) -> Any:
-            with suppress(Exception):
-                look(name, self._dist.get_process_group_ranks(group), args)
-            return run(group, *args, **kwargs)
+        def both(*args: Any, **kwargs: Any) -> Any:
+            if not self._torch.compiler.is_compiling():
+                with suppress(Exception):
+                    look(name, *self._ranks_of(args))
+            return run(*args, **kwargs)
 
-        setattr(kind, name, both)
-        self._undo.append(lambda: setattr(kind, name, run))
+        setattr(owner, name, both)
+        self._undo.append(lambda: setattr(owner, name, run))
+
+    def _ranks_of(self, args: Any) -> tuple[list[int], Any]:
+        """The ranks of a collective with these arguments, and the other arguments."""
+        group, *rest = args
+        if not isinstance(group, self._dist.ProcessGroup):
+            group, rest = args[-1], args[:-1]  # by its name
+        if isinstance(group, str):
+            group = self._dist.distributed_c10d._resolve_process_group(group)
+        return self._dist.get_process_group_ranks(group), rest
 
     def stepped(self) -> None:
         """An optimizer step is over."""
@@ -119,6 +142,7 @@ class Look:
             "shares": sorted(self._shares),
             "swaps": sorted(self._swaps),
             "degrees": self._degrees,
+            "parts": self._parts,
         }
 
     def end(self) -> None:

@@ -383,7 +383,9 @@ class Launches:
             )
         if said := launch.limit_log():
             self._wiring.note(said)
-        endless = launch.backwards >= ENDLESS * job.grad_accum and not launch.stepped
+        # A pipeline may cut a batch into single samples.
+        cut = job.candidate.micro_batch if self._space.workload.world_size > 1 else 1
+        endless = launch.backwards >= ENDLESS * job.grad_accum * cut and not launch.stepped
         if not self._measured and (endless or launch.hidden()):
             raise ModelError(f"--script: {_saw(launch)}; see {launch.log}", "")
         if (size := launch.overflow()) is not None:

@@ -15,6 +15,8 @@ from tests.support.launches import PYTHON, Lab, seen
 from tests.support.programs import TESTS
 
 SCRIPT = TESTS / "support" / "parallel_script.py"
+PARAMETERS = {"tp": 24_960, "pipeline": 24_992}
+"""Of whole models of the script."""
 
 
 def place(
@@ -143,6 +145,7 @@ def lab(
         ("tp", 2, "--say", {}),
         ("tp", 2, "--whole --flat", {"tp": 2}),
         ("cp", 2, "--inside", {"cp": 2}),
+        ("cp", 2, "--functional", {"cp": 2}),
         ("experts", 2, "", {"dp": 2}),
         *campaign(
             ("by_hand", 2, "--data alike", {"dp": 2}),
@@ -151,6 +154,7 @@ def lab(
             ("tp", 2, "", {"tp": 2}),
             ("dtensor", 4, "", {"dp": 2, "tp": 2}),
             ("pipeline", 2, "", {"pp": 2}),
+            ("pipeline", 2, "--schedule InterleavedZeroBubble", {"pp": 2}),
             ("stages", 2, "--accum 2", {"pp": 2}),
             ("cp", 2, "", {"cp": 2}),
             ("cp", 4, "", {"dp": 2, "cp": 2}),
@@ -171,6 +175,14 @@ def test_samples_and_tokens_are_those_that_the_script_counts(
     assert ran.degrees == degrees
     assert ran.samples == 8 * ran.micro_steps * (ran.data_parallel or 0)
     assert ran.seen
+    assert ran.trainable == PARAMETERS.get(how, ran.trainable)
+
+
+@pytest.mark.slow
+def test_a_step_of_a_pipeline_may_make_many_backward_passes(tmp_path: Path) -> None:
+    result = lab(tmp_path, "pipeline", 2, "--parts 128", micro_batch="128").probe()
+    assert result.verdict is Verdict.OK, result.reason
+    assert seen(result).samples == 128
 
 
 @pytest.mark.slow
