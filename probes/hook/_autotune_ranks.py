@@ -14,7 +14,7 @@ import os
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -55,8 +55,11 @@ _looks: list[Look] = []
 class Look:
     """The look at one rank, from its first step on."""
 
-    def __init__(self, torch: Any, modules: list[Any], outermost: list[Any]) -> None:
-        self._torch, self._dist = torch, torch.distributed
+    def __init__(
+        self, torch: Any, modules: list[Any], outermost: list[Any], passes: Callable[[], int]
+    ) -> None:
+        """`passes` returns the number of backward passes so far."""
+        self._torch, self._dist, self._passes = torch, torch.distributed, passes
         self._rank = self._dist.get_rank()
         parameters = {id(p): p for each in outermost
                       for p in torch.nn.Module.parameters(each) if p.requires_grad}  # fmt: skip
@@ -80,6 +83,7 @@ class Look:
         self._reduced: Counter[tuple[tuple[int, ...], Any]] = Counter()  # by ranks and shape
         self._fed = self._got = False
         self._calls = self._digest = self._steps = 0
+        self._before = passes()  # of them, when a step or a forward pass began
         self._batches: list[int] = []
         self._undo: list[Any] = []
         self.place: dict[str, Any] | None = None
@@ -126,6 +130,7 @@ class Look:
         if self._calls:
             self._batches.append(self._digest)
         self._calls = self._digest = 0
+        self._before = self._passes()
         if self._steps < STEPS:
             return
         self.end()
@@ -153,6 +158,7 @@ class Look:
 
     def called(self, args: Any, kwargs: Any) -> None:
         """An outermost module is called with these arguments."""
+        self._before = self._passes()
         tensors = list(_tensors([args, kwargs], self._torch.Tensor))
         if not tensors or not self._torch.is_grad_enabled():
             return
@@ -175,14 +181,21 @@ class Look:
     def _reduces(self, name: str, ranks: list[int], args: Any) -> None:
         """These ranks add up tensors: gradients, averaged parameters, or activations."""
         for each in self._largest(args):
-            shape = None if each.dim() == 1 else tuple(each.shape)  # several may be flattened
+            flat = each.dim() == 1 or self._is_after()  # several may be flattened or stacked
+            shape = None if flat else tuple(each.shape)
             if shape is None or shape in self._shapes:
                 self._reduced[tuple(ranks), shape] += each.numel()
             else:
                 self._moves(name, ranks, args)
 
     def _moves(self, name: str, ranks: list[int], args: Any) -> None:
-        """These ranks exchange tensors: activations, unless they have a parameter's shape."""
+        """These ranks exchange tensors: activations, unless they have a parameter's shape, or
+        come after a backward pass. Gradients may be gathered there."""
+        if self._is_after():
+            if "gather" in name:
+                size = sum(each.numel() for each in self._largest(args)) // len(ranks)
+                self._reduced[tuple(ranks), None] += size
+            return
         if name in ("send", "recv"):
             ranks = sorted({self._rank, ranks[args[1]]})
         found = self._swaps if name.startswith(_SWAPPING) else self._shares
@@ -190,6 +203,11 @@ class Look:
             activation = each.dim() > 1 and each.is_floating_point()
             if activation and tuple(each.shape) not in self._shapes and len(ranks) > 1:
                 found.add(tuple(ranks))
+
+    def _is_after(self) -> bool:
+        """Whether a backward pass is over, and neither a step nor a forward pass began since."""
+        inside = self._torch._C._current_graph_task_id() != -1
+        return not inside and self._passes() > self._before
 
     def _largest(self, args: Any) -> list[Any]:
         """The input or the output tensors of a collective, whichever are larger."""

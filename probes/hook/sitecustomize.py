@@ -331,7 +331,7 @@ class _Watch:
             self._ranks.stepped()
         elif self._world_size() > 1:
             self._ranks = importlib.import_module("_autotune_ranks").Look(
-                self._torch, *_modules(self._torch)
+                self._torch, *_modules(self._torch), lambda: self._backwards
             )
 
     def _world_size(self) -> int:

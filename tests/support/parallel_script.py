@@ -100,13 +100,18 @@ def steps(asked: argparse.Namespace, replicas: int) -> Iterator[None]:
             began = now
 
 
-def average(group: Group) -> Callable[[nn.Module], None]:
-    """Of the gradients, over a group."""
+def average(group: Group, via: str = "reduce") -> Callable[[nn.Module], None]:
+    """Of the gradients, over a group; stacked or gathered, they lose their shapes."""
 
     def between(model: nn.Module) -> None:
         for each in model.parameters():
             assert each.grad is not None
-            dist.all_reduce(each.grad, group=group)
+            if via == "gather":
+                parts = [torch.empty_like(each) for _ in range(dist.get_world_size(group))]
+                dist.all_gather(parts, each.grad, group=group)
+                each.grad = torch.stack(parts).sum(0)
+            else:
+                dist.all_reduce(each.grad[None] if via == "stack" else each.grad, group=group)
 
     return between
 
@@ -120,7 +125,8 @@ def ddp(asked: argparse.Namespace) -> None:
 
 
 def by_hand(asked: argparse.Namespace) -> None:
-    train(asked, net(), dist.get_rank(), dist.get_world_size(), between=average(None))
+    between = average(None, asked.via)
+    train(asked, net(), dist.get_rank(), dist.get_world_size(), between=between)
 
 
 def fsdp(asked: argparse.Namespace) -> None:
@@ -426,6 +432,7 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true", help="gradients of whole parameters, too")
     parser.add_argument("--flat", action="store_true", help="activations of an embedding's shape")
     parser.add_argument("--inside", action="store_true", help="the model cuts sequences")
+    parser.add_argument("--via", default="reduce", help="reduce, stack or gather gradients")
     parser.add_argument("--functional", action="store_true", help="collectives")
     parser.add_argument("--schedule", default="1F1B", help="of a pipeline")
     parser.add_argument("--say", action="store_true")

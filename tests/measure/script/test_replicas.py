@@ -139,6 +139,7 @@ def lab(
     ("how", "ranks", "words", "degrees"),
     [
         ("ddp", 2, "--data constant", {"dp": 2}),
+        ("by_hand", 2, "--via stack", {"dp": 2}),
         ("tp", 4, "--accum 2", {"dp": 2, "tp": 2}),
         ("unnamed", 2, "--data constant", {"tp": 2}),
         ("pipeline", 4, "", {"dp": 2, "pp": 2}),
@@ -149,6 +150,7 @@ def lab(
         ("experts", 2, "", {"dp": 2}),
         *campaign(
             ("by_hand", 2, "--data alike", {"dp": 2}),
+            ("by_hand", 2, "--data alike --via gather", {"dp": 2}),
             ("fsdp", 2, "", {"dp": 2}),
             ("hsdp", 4, "", {"dp": 4}),
             ("tp", 2, "", {"tp": 2}),
