@@ -311,7 +311,7 @@ class Ranks:
             says = f"asked for {accum} micro-steps, {got}"
             return Mismatch("grad_accum", accum, self.micro_steps, says)
         shapes = Counter(self.shapes())
-        if not shapes:
+        if not shapes or self._said_samples is not None:
             return None
         if "tokens_per_batch" in told:
             return _too_many_tokens(shapes, asked)
