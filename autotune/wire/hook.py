@@ -43,7 +43,7 @@ class Place:
     """Size and this rank's place on dp, tp, pp or cp, if the script's library names them."""
     parts: list[list[int]] = field(default_factory=list)
     """Trained parameters of each shape: their number of values, and a digest of these. Without
-    DTensors, whose whole is counted anyway."""
+    DTensors and FSDP's, whose whole is counted anyway."""
 
 
 @dataclass(frozen=True, kw_only=True)

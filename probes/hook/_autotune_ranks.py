@@ -70,7 +70,8 @@ class Look:
         self._gradients = self._shapes.total()
         parts: dict[tuple[int, ...], list[int]] = {}
         for each in parameters.values():
-            if not hasattr(each, "placements") and self._is_readable(each):  # DTensors know all
+            whole = hasattr(each, "placements") or hasattr(each, "_unpadded_unsharded_size")
+            if not whole and self._is_readable(each):
                 part = parts.setdefault(tuple(each.shape), [0, 0])
                 with suppress(Exception):
                     part[1] = zlib.crc32(_bytes(each, torch), part[1])

@@ -375,7 +375,8 @@ def cp(asked: argparse.Namespace) -> None:
         def forward(self, ids: Tensor) -> Any:
             return super().forward(cut(ids) if asked.inside else ids)  # type: ignore[no-untyped-call]
 
-    model = Net(nn.Embedding(VOCAB, WIDTH), Attention(near, asked.functional), nn.Linear(WIDTH, VOCAB))
+    attention = Attention(near, asked.functional)
+    model = Net(nn.Embedding(VOCAB, WIDTH), attention, nn.Linear(WIDTH, VOCAB))
     replica, replicas = dist.get_rank() // asked.degree, dist.get_world_size() // asked.degree
     train(asked, model, replica, replicas, between=average(None), cut=cut)
 

@@ -22,11 +22,11 @@ PARAMETERS = {"tp": 24_960, "pipeline": 24_992}
 def place(
     *batches: int, averages: list[list[int]] | None = None, shares: list[list[int]] | None = None,
     swaps: list[list[int]] | None = None, fed: bool = False,
-    degrees: dict[str, list[int]] | None = None,
+    degrees: dict[str, list[int]] | None = None, parts: list[list[int]] | None = None,
 ) -> Place:  # fmt: skip
     return Place(
         batches=list(batches), fed=fed, averages=averages or [], shares=shares or [],
-        swaps=swaps or [], degrees=degrees or {},
+        swaps=swaps or [], degrees=degrees or {}, parts=parts or [],
     )  # fmt: skip
 
 
@@ -114,6 +114,15 @@ def test_ranks_that_share_experts_have_data_of_their_own(averages: list[list[lis
         for n, (a, s) in enumerate(zip(averages, near, strict=True))
     ]
     assert of(*of_experts).degrees == {"dp": 4}
+
+
+def test_ranks_whose_experts_differ_have_data_of_their_own_even_if_it_is_alike() -> None:
+    """As by a seed that all ranks have by mistake."""
+    every = [[0, 1]]
+    both = [place(1, 2, averages=every, swaps=every, parts=[[9, n]]) for n in range(2)]
+    assert of(*both).degrees == {"dp": 2}
+    tensors = [place(1, 2, swaps=every, parts=[[9, n]]) for n in range(2)]
+    assert of(*tensors).degrees == {"tp": 2}
 
 
 def test_where_nothing_shows_who_shares_data_it_is_as_was_asked_for() -> None:
