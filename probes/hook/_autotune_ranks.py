@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import os
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -35,11 +36,14 @@ _ROLES = {
 _ROLE = {name: role for role, names in _ROLES.items() for name in names.split()}
 _REDUCING = ("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter",
              "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_single_coalesced",
-             "reduce_scatter_tensor_coalesced")  # fmt: skip
+             "reduce_scatter_tensor_coalesced", "all_reduce", "all_reduce_",
+             "all_reduce_coalesced", "reduce_scatter_tensor")  # fmt: skip
 _MOVING = ("allgather", "all_gather_single", "_allgather_base", "allgather_coalesced",
            "all_gather_single_coalesced", "allgather_into_tensor_coalesced", "alltoall",
-           "alltoall_base", "all_to_all_single", "send", "recv")  # fmt: skip
-"""Methods of torch's ProcessGroup, in all its releases."""
+           "alltoall_base", "all_to_all_single", "send", "recv", "all_gather_into_tensor",
+           "all_gather_into_tensor_coalesced")  # fmt: skip
+"""Methods of torch's ProcessGroup, and functional collectives, in all its releases."""
+_FUNCTIONAL = "_c10d_functional", "_c10d_functional_autograd"
 _SWAPPING = "alltoall", "all_to_all"
 _DATA_GROUPS = ("process_group", "_inter_node_pg", "seq_data_parallel_group",
                 "data_parallel_group")  # fmt: skip
@@ -51,8 +55,11 @@ _looks: list[Look] = []
 class Look:
     """The look at one rank, from its first step on."""
 
-    def __init__(self, torch: Any, modules: list[Any], outermost: list[Any]) -> None:
-        self._torch, self._dist = torch, torch.distributed
+    def __init__(
+        self, torch: Any, modules: list[Any], outermost: list[Any], passes: Callable[[], int]
+    ) -> None:
+        """`passes` returns the number of backward passes so far."""
+        self._torch, self._dist, self._passes = torch, torch.distributed, passes
         self._rank = self._dist.get_rank()
         parameters = {id(p): p for each in outermost
                       for p in torch.nn.Module.parameters(each) if p.requires_grad}  # fmt: skip
@@ -61,6 +68,15 @@ class Look:
         for each in local:
             self._shapes[tuple(each.shape)] += each.numel()
         self._gradients = self._shapes.total()
+        parts: dict[tuple[int, ...], list[int]] = {}
+        for each in parameters.values():
+            whole = hasattr(each, "placements") or hasattr(each, "_unpadded_unsharded_size")
+            if not whole and self._is_readable(each):
+                part = parts.setdefault(tuple(each.shape), [0, 0])
+                with suppress(Exception):
+                    part[1] = zlib.crc32(_bytes(each, torch), part[1])
+                part[0] += sys.modules["_autotune_hook"]._numel(each)
+        self._parts = [parts[shape] for shape in sorted(parts)]
         self._degrees = _of_megatron() or _of_meshes(self._dist.get_world_size())
         self._averages = _wrapped(modules, self._dist)
         self._shares = _sharded(parameters.values(), self._averages, self._dist)
@@ -68,6 +84,7 @@ class Look:
         self._reduced: Counter[tuple[tuple[int, ...], Any]] = Counter()  # by ranks and shape
         self._fed = self._got = False
         self._calls = self._digest = self._steps = 0
+        self._before = passes()  # of them, when a step or a forward pass began
         self._batches: list[int] = []
         self._undo: list[Any] = []
         self.place: dict[str, Any] | None = None
@@ -77,25 +94,36 @@ class Look:
             with suppress(Exception):  # some modules take no hooks
                 handle = module.register_forward_pre_hook(_called, with_kwargs=True)
                 self._undo.append(handle.remove)
+        owners = [self._dist.ProcessGroup, *(getattr(torch.ops, each) for each in _FUNCTIONAL)]
         for names, look in ((_REDUCING, self._reduces), (_MOVING, self._moves)):
-            for name in names:
-                self._watch(name, look)
+            for owner, name in itertools.product(owners, names):
+                self._watch(owner, name, look)
 
-    def _watch(self, name: str, look: Any) -> None:
-        """Have `look` told of calls of a method of torch's process groups."""
-        kind = self._dist.ProcessGroup
-        run = vars(kind).get(name)
+    def _watch(self, owner: Any, name: str, look: Any) -> None:
+        """Have `look` told of calls of that method or operator."""
+        getattr(getattr(owner, name, None), "default", None)  # both are now in what is copied
+        run = vars(owner).get(name)
         if run is None:
             return
 
         @functools.wraps(run)
-        def both(group: Any, *args: Any, **kwargs: Any) -> Any:
-            with suppress(Exception):
-                look(name, self._dist.get_process_group_ranks(group), args)
-            return run(group, *args, **kwargs)
+        def both(*args: Any, **kwargs: Any) -> Any:
+            if not self._torch.compiler.is_compiling():
+                with suppress(Exception):
+                    look(name, *self._ranks_of(args))
+            return run(*args, **kwargs)
 
-        setattr(kind, name, both)
-        self._undo.append(lambda: setattr(kind, name, run))
+        setattr(owner, name, both)
+        self._undo.append(lambda: setattr(owner, name, run))
+
+    def _ranks_of(self, args: Any) -> tuple[list[int], Any]:
+        """The ranks of a collective with these arguments, and the other arguments."""
+        group, *rest = args
+        if not isinstance(group, self._dist.ProcessGroup):
+            group, rest = args[-1], args[:-1]  # by its name
+        if isinstance(group, str):
+            group = self._dist.distributed_c10d._resolve_process_group(group)
+        return self._dist.get_process_group_ranks(group), rest
 
     def stepped(self) -> None:
         """An optimizer step is over."""
@@ -103,6 +131,7 @@ class Look:
         if self._calls:
             self._batches.append(self._digest)
         self._calls = self._digest = 0
+        self._before = self._passes()
         if self._steps < STEPS:
             return
         self.end()
@@ -119,6 +148,7 @@ class Look:
             "shares": sorted(self._shares),
             "swaps": sorted(self._swaps),
             "degrees": self._degrees,
+            "parts": self._parts,
         }
 
     def end(self) -> None:
@@ -129,6 +159,7 @@ class Look:
 
     def called(self, args: Any, kwargs: Any) -> None:
         """An outermost module is called with these arguments."""
+        self._before = self._passes()
         tensors = list(_tensors([args, kwargs], self._torch.Tensor))
         if not tensors or not self._torch.is_grad_enabled():
             return
@@ -151,14 +182,21 @@ class Look:
     def _reduces(self, name: str, ranks: list[int], args: Any) -> None:
         """These ranks add up tensors: gradients, averaged parameters, or activations."""
         for each in self._largest(args):
-            shape = None if each.dim() == 1 else tuple(each.shape)  # several may be flattened
+            flat = each.dim() == 1 or self._is_after()  # several may be flattened or stacked
+            shape = None if flat else tuple(each.shape)
             if shape is None or shape in self._shapes:
                 self._reduced[tuple(ranks), shape] += each.numel()
             else:
                 self._moves(name, ranks, args)
 
     def _moves(self, name: str, ranks: list[int], args: Any) -> None:
-        """These ranks exchange tensors: activations, unless they have a parameter's shape."""
+        """These ranks exchange tensors: activations, unless they have a parameter's shape, or
+        come after a backward pass. Gradients may be gathered there."""
+        if self._is_after():
+            if "gather" in name:
+                size = sum(each.numel() for each in self._largest(args)) // len(ranks)
+                self._reduced[tuple(ranks), None] += size
+            return
         if name in ("send", "recv"):
             ranks = sorted({self._rank, ranks[args[1]]})
         found = self._swaps if name.startswith(_SWAPPING) else self._shares
@@ -166,6 +204,11 @@ class Look:
             activation = each.dim() > 1 and each.is_floating_point()
             if activation and tuple(each.shape) not in self._shapes and len(ranks) > 1:
                 found.add(tuple(ranks))
+
+    def _is_after(self) -> bool:
+        """Whether a backward pass is over, and neither a step nor a forward pass began since."""
+        inside = self._torch._C._current_graph_task_id() != -1
+        return not inside and self._passes() > self._before
 
     def _largest(self, args: Any) -> list[Any]:
         """The input or the output tensors of a collective, whichever are larger."""

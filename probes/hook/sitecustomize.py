@@ -307,13 +307,14 @@ class _Watch:
         if self._cuda and self._is_capturing():
             self._captured.append(None)
             return
-        if not self._since:
-            self._since, self._backwards = self._grads, self._backwards + self._grads
+        only_grads = 0 if self._since else self._grads
+        self._since = self._since or only_grads
         if self._since and not self._ended:  # the first step is not told, so there is time for it
             self._frozen, cut = _frozen(self._torch, *_modules(self._torch))
             self._trainable = max(self._trainable, cut)
         if self._since and not self._explicit:
             self._step(None)
+        self._backwards += only_grads  # now that the step counts
 
     def step(self, tokens: int | None, samples: int | None) -> None:
         """The script itself reports a step."""
@@ -330,7 +331,7 @@ class _Watch:
             self._ranks.stepped()
         elif self._world_size() > 1:
             self._ranks = importlib.import_module("_autotune_ranks").Look(
-                self._torch, *_modules(self._torch)
+                self._torch, *_modules(self._torch), lambda: self._backwards
             )
 
     def _world_size(self) -> int:
@@ -658,8 +659,10 @@ def _look(roots: list[Any], torch: Any) -> _Found:
         elif name == "ViewBackward0" and len(size := node._saved_self_sym_sizes) == 3:
             between[int(size[0]), int(size[1])] = node
         elif name.endswith("AccumulateGrad"):
-            parameters += _numel(node.variable)
-            fed = fed or not isinstance(node.variable, torch.nn.Parameter)
+            if isinstance(node.variable, torch.nn.Parameter):
+                parameters += _numel(node.variable)
+            else:
+                fed = True
         left += [after for after, _ in node.next_functions]
     most = max((kind for kind, _, _ in tables), default=None)
     ids = [(shape, node) for kind, shape, node in tables if kind == most]

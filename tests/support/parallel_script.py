@@ -100,13 +100,18 @@ def steps(asked: argparse.Namespace, replicas: int) -> Iterator[None]:
             began = now
 
 
-def average(group: Group) -> Callable[[nn.Module], None]:
-    """Of the gradients, over a group."""
+def average(group: Group, via: str = "reduce") -> Callable[[nn.Module], None]:
+    """Of the gradients, over a group; stacked or gathered, they lose their shapes."""
 
     def between(model: nn.Module) -> None:
         for each in model.parameters():
             assert each.grad is not None
-            dist.all_reduce(each.grad, group=group)
+            if via == "gather":
+                parts = [torch.empty_like(each) for _ in range(dist.get_world_size(group))]
+                dist.all_gather(parts, each.grad, group=group)
+                each.grad = torch.stack(parts).sum(0)
+            else:
+                dist.all_reduce(each.grad[None] if via == "stack" else each.grad, group=group)
 
     return between
 
@@ -120,7 +125,8 @@ def ddp(asked: argparse.Namespace) -> None:
 
 
 def by_hand(asked: argparse.Namespace) -> None:
-    train(asked, net(), dist.get_rank(), dist.get_world_size(), between=average(None))
+    between = average(None, asked.via)
+    train(asked, net(), dist.get_rank(), dist.get_world_size(), between=between)
 
 
 def fsdp(asked: argparse.Namespace) -> None:
@@ -196,7 +202,9 @@ def groups(degree: int) -> tuple[Group, Group]:
 def tp(asked: argparse.Namespace) -> None:
     """Written by hand, with gradients averaged over what is left of the ranks."""
     near, far = groups(asked.degree)
+    torch.manual_seed(dist.get_rank())
     split = Split(near, 4 * WIDTH // asked.degree, asked.flat)
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(VOCAB, WIDTH), split, nn.Linear(WIDTH, VOCAB))
     whole = nn.ModuleList([model[0], model[2]])
     replicas = dist.get_world_size() // asked.degree
@@ -251,19 +259,26 @@ def unnamed(asked: argparse.Namespace) -> None:
 
 
 def pipeline(asked: argparse.Namespace) -> None:
-    """torch's 1F1B, which cuts a batch into `--parts`; with DDP over what is left of the ranks."""
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+    """One of torch's schedules, which cuts a batch into `--parts`; with DDP over what is left of
+    the ranks. Some have two stages on each rank."""
+    from torch.distributed.pipelining import PipelineStage, schedules
 
     near, far = groups(asked.degree)
     place, replicas = dist.get_rank() % asked.degree, dist.get_world_size() // asked.degree
+    kind: Any = schedules.get_schedule_class(asked.schedule)
+    several = issubclass(kind, schedules.PipelineScheduleMulti)
+    count = asked.degree * (1 + several)
     layers = list(net())
-    cuts = [round(n * len(layers) / asked.degree) for n in range(asked.degree + 1)]
-    module: nn.Module = nn.Sequential(*layers[cuts[place] : cuts[place + 1]])
-    if replicas > 1:
-        module = nn.parallel.DistributedDataParallel(module, process_group=far)
-    stage = PipelineStage(module, place, asked.degree, torch.device("cpu"), group=near)
-    schedule = Schedule1F1B(stage, asked.parts, loss_fn=loss_of)
-    optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
+    cuts = [round(n * len(layers) / count) for n in range(count + 1)]
+    built = []
+    for number in range(place, count, asked.degree):
+        module: nn.Module = nn.Sequential(*layers[cuts[number] : cuts[number + 1]])
+        if replicas > 1:
+            module = nn.parallel.DistributedDataParallel(module, process_group=far)
+        built.append(PipelineStage(module, number, count, torch.device("cpu"), group=near))
+    schedule = kind(built if several else built[0], asked.parts, loss_fn=loss_of)
+    parameters = [each for stage in built for each in stage.submod.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=1e-3)
     data = batches(asked, dist.get_rank() // asked.degree)
     for _ in steps(asked, replicas):
         ids = next(data)
@@ -332,14 +347,19 @@ gathered: Any = Gathered.apply
 
 
 class Attention(nn.Module):
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, functional: bool) -> None:
         super().__init__()
-        self.group = group
+        self.group, self.functional = group, functional
         self.inner = nn.Linear(WIDTH, 3 * WIDTH)
 
     def forward(self, x: Tensor) -> Any:
         q, k, v = self.inner(x).chunk(3, dim=-1)
-        k, v = gathered(k, self.group), gathered(v, self.group)
+        if self.functional:
+            from torch.distributed._functional_collectives import all_gather_tensor_autograd
+
+            k, v = (all_gather_tensor_autograd(e.contiguous(), 1, self.group) for e in (k, v))
+        else:
+            k, v = gathered(k, self.group), gathered(v, self.group)
         return x + nn.functional.scaled_dot_product_attention(q, k, v)
 
 
@@ -355,7 +375,8 @@ def cp(asked: argparse.Namespace) -> None:
         def forward(self, ids: Tensor) -> Any:
             return super().forward(cut(ids) if asked.inside else ids)  # type: ignore[no-untyped-call]
 
-    model = Net(nn.Embedding(VOCAB, WIDTH), Attention(near), nn.Linear(WIDTH, VOCAB))
+    attention = Attention(near, asked.functional)
+    model = Net(nn.Embedding(VOCAB, WIDTH), attention, nn.Linear(WIDTH, VOCAB))
     replica, replicas = dist.get_rank() // asked.degree, dist.get_world_size() // asked.degree
     train(asked, model, replica, replicas, between=average(None), cut=cut)
 
@@ -412,6 +433,9 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true", help="gradients of whole parameters, too")
     parser.add_argument("--flat", action="store_true", help="activations of an embedding's shape")
     parser.add_argument("--inside", action="store_true", help="the model cuts sequences")
+    parser.add_argument("--via", default="reduce", help="reduce, stack or gather gradients")
+    parser.add_argument("--functional", action="store_true", help="collectives")
+    parser.add_argument("--schedule", default="1F1B", help="of a pipeline")
     parser.add_argument("--say", action="store_true")
     parser.add_argument("--config", type=Path, help="a file of DeepSpeed's or transformers'")
     parser.add_argument("--ranks", type=int, help="to fork; without it a launcher starts them")

@@ -53,6 +53,7 @@ SETTLED_STEPS = 6
 BUSY_LOAD = 2
 """So many runnable processes per core slow a script down."""
 _QUOTE = "['\"]?"
+SWAPPED = " (if ranks swap parts of batches, call autotune.step(tokens=..., samples=...))"
 HEEDLESS = 2
 """A script that runs the same for so many values of an axis ignores it."""
 
@@ -383,7 +384,9 @@ class Launches:
             )
         if said := launch.limit_log():
             self._wiring.note(said)
-        endless = launch.backwards >= ENDLESS * job.grad_accum and not launch.stepped
+        # A pipeline may cut a batch into single samples.
+        cut = job.candidate.micro_batch if self._space.workload.world_size > 1 else 1
+        endless = launch.backwards >= ENDLESS * job.grad_accum * cut and not launch.stepped
         if not self._measured and (endless or launch.hidden()):
             raise ModelError(f"--script: {_saw(launch)}; see {launch.log}", "")
         if (size := launch.overflow()) is not None:
@@ -503,20 +506,21 @@ class Launches:
             )
         got = self._got.setdefault(found.axis, {})
         got[found.asked] = found.got
+        says = found.says + SWAPPED * (self._space.workload.world_size > 1)
         ran = {getattr(c, found.axis) for c in self._measured} | set(got.values())
         if len(got) >= HEEDLESS and len(ran) == 1:
             if self._is_all(found, got):
                 raise ModelError(
-                    f"--script: {found.says} again: it ignores {{{found.axis}}}; leave that out,"
-                    " or use it in the script",
+                    f"--script: {says}, again: it ignores {{{found.axis}}}; leave that out, or use"
+                    " it in the script",
                     "",
                 )
             return Result(
                 verdict=Verdict.UNSUPPORTED,
-                reason=f"{found.says} again: the script ignores {{{found.axis}}}",
+                reason=f"{says}, again: the script ignores {{{found.axis}}}",
                 only={found.axis: found.got},
             )
-        return Result(verdict=Verdict.UNSUPPORTED, reason=found.says, unsupported=(found.axis,))
+        return Result(verdict=Verdict.UNSUPPORTED, reason=says, unsupported=(found.axis,))
 
     def _is_all(self, found: Mismatch, got: Mapping[int, int]) -> bool:
         """Whether the script ignores the request, and so leaves nothing to search. It may only

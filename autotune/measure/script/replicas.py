@@ -16,7 +16,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import filterfalse
 
 from autotune.wire.hook import Place
 
@@ -66,7 +67,8 @@ def as_asked(ranks: Iterable[int], **degrees: int) -> Sharing:
 def sharing(places: Places, parts: int = 1) -> Sharing:
     """The sharing that `places` show, if batches have 1 / `parts` of the requested length."""
     digests = _digests(places) or {}
-    averaged = _averaged(places, {} if parts > 1 else digests)
+    places = _with_experts(places, {} if parts > 1 else digests)
+    averaged = _averaged(places)
     named = _named(places, max(map(len, averaged)))
     if named is not None:
         return named
@@ -108,16 +110,34 @@ def _named(places: Places, averaged: int) -> Sharing | None:
     return Sharing(replicas=list(replicas.values()), degrees=_above_1(**sizes))
 
 
-def _averaged(places: Places, digests: Digests) -> list[list[int]]:
-    """Sets of ranks that average gradients, directly or through others, or that share experts for
-    different data. Pipeline stages that share an embedding do not count."""
+def _with_experts(places: Places, digests: Digests) -> Places:
+    """The places, where exchanges with experts count as averaging: those of ranks with different
+    data, or of ranks that average gradients though some of their parameters differ."""
+
+    def experts(group: Sequence[int]) -> bool:
+        held = [places[rank].parts for rank in group if rank in places]
+        averaged = any(set(group) <= set(each) for each in places[group[0]].averages)
+        own = len({digests.get(rank) for rank in group}) == len(group)
+        return own or (averaged and any(each != held[0] for each in held))
+
+    return {
+        rank: replace(
+            place,
+            averages=[*place.averages, *filter(experts, place.swaps)],
+            swaps=list(filterfalse(experts, place.swaps)),
+        )
+        for rank, place in places.items()
+    }
+
+
+def _averaged(places: Places) -> list[list[int]]:
+    """Sets of ranks that average gradients, directly or through others. Pipeline stages that share
+    an embedding do not count."""
     groups = [
         [other for other in group if other in places and places[other].fed == place.fed]
         for place in places.values()
         for group in place.averages
     ]
-    swaps = [group for place in places.values() for group in place.swaps]
-    groups += [each for each in swaps if len({digests.get(rank) for rank in each}) == len(each)]
     return _joined(places, groups)
 
 

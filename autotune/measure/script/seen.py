@@ -210,7 +210,7 @@ class Ranks:
             seen=is_seen,
             # An emulated device's steps take virtual time, the loader takes the host's.
             waiting_share=min(1.0, waited_s / took_s) if took_s and not emulating() else 0.0,
-            trainable=self._over_stages([r.latest.trainable for r in self.all if r.latest]),
+            trainable=self._over_stages([self._whole(r.latest) for r in self.all if r.latest]),
             frozen=self._over_stages([r.latest.frozen for r in self.all if r.latest]),
             dtype=self.dtype,
             rows=rows,
@@ -218,6 +218,26 @@ class Ranks:
             degrees=degrees,
             optimizer=max((r.latest.optimizer for r in self.all if r.latest), default=""),
         )
+
+    def _whole(self, seen: Seen) -> int:
+        """Trained parameters of a rank's model or stage: if tensors were split by hand, what
+        differs from those of its replica's other ranks are parts, too."""
+        place = seen.place
+        if place is None or "tp" not in self.sharing.degrees:
+            return seen.trainable
+        stage = place.degrees.get("pp")
+        if self.sharing.pipelined and stage is None:
+            return seen.trainable
+        (replica,) = (each for each in self.sharing.replicas if seen.rank in each)
+        others = [other.place for n in replica if (other := self._by_rank[n].latest)]
+        sizes = [size for size, _ in place.parts]
+        held = [
+            other.parts for other in others
+            if other and other.degrees.get("pp") == stage and [n for n, _ in other.parts] == sizes
+        ]  # fmt: skip
+        digests = [{digest for _, digest in each} for each in zip(*held, strict=True)]
+        more = (size * (len(each) - 1) for size, each in zip(sizes, digests, strict=True))
+        return seen.trainable + sum(more)
 
     def _over_stages(self, counts: Sequence[int]) -> int:
         """Parameters of a whole model; each rank holds `counts`."""
@@ -291,7 +311,7 @@ class Ranks:
             says = f"asked for {accum} micro-steps, {got}"
             return Mismatch("grad_accum", accum, self.micro_steps, says)
         shapes = Counter(self.shapes())
-        if not shapes:
+        if not shapes or self._said_samples is not None:
             return None
         if "tokens_per_batch" in told:
             return _too_many_tokens(shapes, asked)

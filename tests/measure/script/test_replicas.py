@@ -15,16 +15,18 @@ from tests.support.launches import PYTHON, Lab, seen
 from tests.support.programs import TESTS
 
 SCRIPT = TESTS / "support" / "parallel_script.py"
+PARAMETERS = {"tp": 24_960, "pipeline": 24_992}
+"""Of whole models of the script."""
 
 
 def place(
     *batches: int, averages: list[list[int]] | None = None, shares: list[list[int]] | None = None,
     swaps: list[list[int]] | None = None, fed: bool = False,
-    degrees: dict[str, list[int]] | None = None,
+    degrees: dict[str, list[int]] | None = None, parts: list[list[int]] | None = None,
 ) -> Place:  # fmt: skip
     return Place(
         batches=list(batches), fed=fed, averages=averages or [], shares=shares or [],
-        swaps=swaps or [], degrees=degrees or {},
+        swaps=swaps or [], degrees=degrees or {}, parts=parts or [],
     )  # fmt: skip
 
 
@@ -114,6 +116,15 @@ def test_ranks_that_share_experts_have_data_of_their_own(averages: list[list[lis
     assert of(*of_experts).degrees == {"dp": 4}
 
 
+def test_ranks_whose_experts_differ_have_data_of_their_own_even_if_it_is_alike() -> None:
+    """As by a seed that all ranks have by mistake."""
+    every = [[0, 1]]
+    both = [place(1, 2, averages=every, swaps=every, parts=[[9, n]]) for n in range(2)]
+    assert of(*both).degrees == {"dp": 2}
+    tensors = [place(1, 2, swaps=every, parts=[[9, n]]) for n in range(2)]
+    assert of(*tensors).degrees == {"tp": 2}
+
+
 def test_where_nothing_shows_who_shares_data_it_is_as_was_asked_for() -> None:
     found = as_asked(range(8), tp=2, pp=1, cp=2)
     assert found.replicas == [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -137,20 +148,24 @@ def lab(
     ("how", "ranks", "words", "degrees"),
     [
         ("ddp", 2, "--data constant", {"dp": 2}),
+        ("by_hand", 2, "--via stack", {"dp": 2}),
         ("tp", 4, "--accum 2", {"dp": 2, "tp": 2}),
         ("unnamed", 2, "--data constant", {"tp": 2}),
         ("pipeline", 4, "", {"dp": 2, "pp": 2}),
         ("tp", 2, "--say", {}),
         ("tp", 2, "--whole --flat", {"tp": 2}),
         ("cp", 2, "--inside", {"cp": 2}),
+        ("cp", 2, "--functional", {"cp": 2}),
         ("experts", 2, "", {"dp": 2}),
         *campaign(
             ("by_hand", 2, "--data alike", {"dp": 2}),
+            ("by_hand", 2, "--data alike --via gather", {"dp": 2}),
             ("fsdp", 2, "", {"dp": 2}),
             ("hsdp", 4, "", {"dp": 4}),
             ("tp", 2, "", {"tp": 2}),
             ("dtensor", 4, "", {"dp": 2, "tp": 2}),
             ("pipeline", 2, "", {"pp": 2}),
+            ("pipeline", 2, "--schedule InterleavedZeroBubble", {"pp": 2}),
             ("stages", 2, "--accum 2", {"pp": 2}),
             ("cp", 2, "", {"cp": 2}),
             ("cp", 4, "", {"dp": 2, "cp": 2}),
@@ -171,6 +186,14 @@ def test_samples_and_tokens_are_those_that_the_script_counts(
     assert ran.degrees == degrees
     assert ran.samples == 8 * ran.micro_steps * (ran.data_parallel or 0)
     assert ran.seen
+    assert ran.trainable == PARAMETERS.get(how, ran.trainable)
+
+
+@pytest.mark.slow
+def test_a_step_of_a_pipeline_may_make_many_backward_passes(tmp_path: Path) -> None:
+    result = lab(tmp_path, "pipeline", 2, "--parts 128", micro_batch="128").probe()
+    assert result.verdict is Verdict.OK, result.reason
+    assert seen(result).samples == 128
 
 
 @pytest.mark.slow
@@ -192,7 +215,8 @@ def test_a_global_batch_is_reached_with_the_replicas_that_there_are(
 @pytest.mark.slow
 def test_a_length_that_a_script_ignores_is_no_part_of_a_sequence(tmp_path: Path) -> None:
     result = lab(tmp_path, "tp", 2, "--len 16").probe()
-    assert result.reason.startswith("asked for seq_len 32, the model got 8 x 16")
+    assert result.reason.startswith("asked for seq_len 32, the model got 8 x 16 (if ranks swap")
+    assert "autotune.step(tokens=..., samples=...)" in result.reason
 
 
 @pytest.mark.slow

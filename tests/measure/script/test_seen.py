@@ -154,6 +154,12 @@ def test_a_mismatch_says_what_was_asked_for_and_what_ran(message: Seen, what: st
     assert says(ranks(message)).removesuffix(" passes") == what
 
 
+def test_who_says_its_samples_may_get_batches_in_any_layout() -> None:
+    message = seen([[[2, 4]]])
+    said = [replace(each, samples=4) for each in message.steps]
+    assert says(ranks(replace(message, steps=said))) == ""
+
+
 def test_of_who_trained_before_and_ended_nothing_is_asked() -> None:
     found = ranks(seen([[[7, 9]]]), seen([[[4, 32]]]))
     before, now = found.all
