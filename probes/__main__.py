@@ -9,6 +9,7 @@ notices the end, so a rank inside a long step exits at once, too.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import queue
 import signal
@@ -16,8 +17,8 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NoReturn
 
@@ -104,10 +105,21 @@ class Rank:
         self.link.send(message)
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Collect no garbage among what is imported: that takes a fifth of the time, for 6 MiB."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def serve(rank: Rank) -> None:
     """Build the engine, then probe until the study says stop; or answer once as a helper."""
     rank.send(Entered(Phase.IMPORT))
-    from probes import worker
+    with uncollected():
+        from probes import worker
 
     start = rank.link.receive()
     if isinstance(start, Count):

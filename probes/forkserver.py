@@ -49,7 +49,8 @@ def main() -> None:
     """Import, report it, and fork a rank at each request, until the study is gone."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     study = Stream(socket.socket(fileno=os.dup(0)))
-    import_libraries(*sys.argv[1:])
+    with rank.uncollected():
+        import_libraries(*sys.argv[1:])
     gc.collect()
     gc.freeze()  # a collection would write to pages that ranks share
     with suppress(EOFError, ConnectionError):
