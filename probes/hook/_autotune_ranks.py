@@ -182,8 +182,10 @@ class Look:
     def _reduces(self, name: str, ranks: list[int], args: Any) -> None:
         """These ranks add up tensors: gradients, averaged parameters, or activations."""
         for each in self._largest(args):
-            flat = each.dim() == 1 or self._is_after()  # several may be flattened or stacked
-            shape = None if flat else tuple(each.shape)
+            shape: tuple[int, ...] | None = tuple(each.shape)
+            after = shape not in self._shapes and self._is_after()
+            if each.dim() == 1 or after:  # several may be flattened or stacked
+                shape = None
             if shape is None or shape in self._shapes:
                 self._reduced[tuple(ranks), shape] += each.numel()
             else:

@@ -347,7 +347,7 @@ gathered: Any = Gathered.apply
 
 
 class Attention(nn.Module):
-    def __init__(self, group: Group, functional: bool) -> None:
+    def __init__(self, group: Any, functional: bool) -> None:
         super().__init__()
         self.group, self.functional = group, functional
         self.inner = nn.Linear(WIDTH, 3 * WIDTH)

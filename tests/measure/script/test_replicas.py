@@ -165,7 +165,7 @@ def lab(
             ("tp", 2, "", {"tp": 2}),
             ("dtensor", 4, "", {"dp": 2, "tp": 2}),
             ("pipeline", 2, "", {"pp": 2}),
-            ("pipeline", 2, "--schedule InterleavedZeroBubble", {"pp": 2}),
+            ("pipeline", 2, "--schedule Interleaved1F1B", {"pp": 2}),
             ("stages", 2, "--accum 2", {"pp": 2}),
             ("cp", 2, "", {"cp": 2}),
             ("cp", 4, "", {"dp": 2, "cp": 2}),
