@@ -1,11 +1,11 @@
 """Loading, evaluation and saving between a script's steps, and the memory of each.
 
 Evaluation is a forward pass of a trained model between a step and the next backward pass. It is
-without gradients or in eval mode. Saving is a call of a function that writes trained parameters,
-from `state_dict` on. Loading is a call of a function that reads as many numbers, before the first
-step, too; what it read may be held until the next forward pass, which ends the phase. Work in
-every gap between steps, or in every other one, is part of the step: a teacher, a reference model,
-the two steps of a GAN.
+without gradients or in eval mode. A frozen average of that model counts, too. Saving is a call of
+a function that writes trained parameters, from `state_dict` on. Loading is a call of a function
+that reads as many numbers, before the first step, too; what it read may be held until the next
+forward pass, which ends the phase. Work in every gap between steps, or in every other one, is part
+of the step: a teacher, a reference model, the two steps of a GAN.
 
 Contracts:
 
@@ -34,6 +34,8 @@ ASKED = (ROLLOUT, EVALUATE)
 """Phases in which the model is asked."""
 MAY_ROLL = (EVALUATE, False)
 """The kind of phase that may be a rollout: without gradients, in training mode."""
+OF_AVERAGE = (EVALUATE, None)
+"""The kind of phase in which an average of the trained model is evaluated."""
 ROLLOUT_S = 0.1
 """A shorter rollout is part of the step only, and costs nothing."""
 LONGEST_CYCLE = 32
@@ -70,6 +72,7 @@ LOADERS = {
     "transformers.modeling_utils": ("PreTrainedModel._load_pretrained_model",),
 }  # fmt: skip
 """Functions that load, by their module."""
+LIBRARIES = {*SAVERS, *GATHERERS, *LOADERS}
 SIZED = "load_file", "_load_pretrained_model"
 """Those that may load little; their result or their first argument has the numbers."""
 
@@ -117,13 +120,13 @@ class Phases:
         self.between = False
         """Whether a step has ended, and no backward pass has begun since."""
         self._stepped = False
-        self._gap: set[tuple[str, bool]] = set()  # kinds of phases since the last step
+        self._gap: set[tuple[str, bool | None]] = set()  # kinds of phases since the last step
         self._counted: set[str] = set()  # phases since the last step
         self._gaps = 0
-        self._last_in: defaultdict[tuple[str, bool], deque[int]] = defaultdict(
+        self._last_in: defaultdict[tuple[str, bool | None], deque[int]] = defaultdict(
             lambda: deque(maxlen=REGULAR)
         )  # numbers of gaps
-        self._regular: set[tuple[str, bool]] = set()
+        self._regular: set[tuple[str, bool | None]] = set()
         self.cycle = 0
         """Steps from one rollout to the next; 1 without any; 0 while that is not known."""
         self.rolls = False
@@ -198,7 +201,7 @@ class Phases:
             self._to("")
 
     def eval(self, module: Any) -> None:
-        """`module.eval()` was called."""
+        """`module.eval()` was called, for its parts, too."""
         if not self._depth and self._here() and self._trains(module):
             self._eval_mode = True
             if not self.compiled:
@@ -265,6 +268,7 @@ class Phases:
     def end(self) -> None:
         """The process ends."""
         if self.now and not self.failed_in:
+            self._sure = self._sure or self.now == EVALUATE  # no backward pass followed
             self._to("")
 
     # Results.
@@ -281,10 +285,11 @@ class Phases:
             self.oom_in = self.failing
         tied, size = _tied(counts, "peak")
         mine = counts
-        if not self.now and size <= self._held:
-            mine = {n: size for n, size in counts.items() if not n.startswith(tied)}
-            if tied == "reserved":  # at least that
-                mine["reserved_bytes.all.peak"] = counts["active_bytes.all.peak"]
+        if not self.now and tied == "reserved":  # at least what is active, or reserved anew
+            least = max(counts["active_bytes.all.peak"], size - self._held)
+            mine = counts | {"reserved_bytes.all.peak": least}
+        elif not self.now and size <= self._held:
+            mine = {n: size for n, size in counts.items() if n != tied}
         _raise(self._open if self.now else self._of[TRAIN], mine)
         _raise(self.most, counts)
         return counts
@@ -328,6 +333,10 @@ class Phases:
         if not self._trains(module):  # a frozen model, or no part of a model
             if self._asked[id(module)] is False:
                 self._disarm()
+                if self._averages(module):
+                    self._gap.add(OF_AVERAGE)
+                    if self._gaps > REGULAR:  # else it may yet come in each step
+                        self._to(EVALUATE)
                 self._skip(module)
             elif self._calls >= CALLS:
                 self._disarm()
@@ -404,7 +413,7 @@ class Phases:
         self._join(MAY_ROLL)
         return second - first
 
-    def _join(self, kind: tuple[str, bool]) -> None:
+    def _join(self, kind: tuple[str, bool | None]) -> None:
         """That is part of every step, and its memory is, too; or it is the rollouts' phase."""
         if kind in ((SAVE, False), (LOAD, False)):
             return
@@ -422,6 +431,14 @@ class Phases:
             trained = [each.requires_grad for each in module.parameters()]
             self._asked[id(module)] = any(trained) if trained else None
         return bool(self._asked[id(module)])
+
+    def _averages(self, module: Any) -> bool:
+        """Whether each step wrote to this frozen model, as to an average of the trained one. If
+        each step calls it, too, it is a teacher."""
+        first = next(module.parameters())
+        often = not first.is_inference() and first._version >= self._gaps
+        may_be = self.between and not module.training and OF_AVERAGE not in self._regular
+        return bool(often and may_be)
 
     def _is_large(self, what: Any) -> bool:
         """Whether `what` has as many numbers as a checkpoint, or an unknown number."""
@@ -457,19 +474,19 @@ def _values(what: Any, torch: Any, left: list[int]) -> int:
     return 0
 
 
-def attach(torch: Any, phases: Phases, found: Callable[..., None]) -> None:
-    """Have the script's events told to `phases`. `found(name, around)` has `around` change a
-    module after its import."""
+def attach(torch: Any, phases: Phases) -> None:
+    """Have the script's events told to `phases`."""
     _bordered(torch.no_grad, phases, lambda _: True)
     _bordered(torch.inference_mode, phases, lambda context: context.mode)
     _bordered(torch.set_grad_enabled, phases, lambda context: not context.mode)
     module = torch.nn.Module
-    run_eval, gather, save, compiles = module.eval, module.state_dict, torch.save, torch.compile
+    train, gather, save, compiles = module.train, module.state_dict, torch.save, torch.compile
 
-    @functools.wraps(run_eval)
-    def evaluating(self: Any) -> Any:
-        phases.eval(self)
-        return run_eval(self)
+    @functools.wraps(train)
+    def training(self: Any, mode: bool = True) -> Any:
+        if not mode:  # `eval()`, too
+            phases.eval(self)
+        return train(self, mode)
 
     @functools.wraps(gather)
     def gathering(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -488,19 +505,22 @@ def attach(torch: Any, phases: Phases, found: Callable[..., None]) -> None:
         phases.compiled = phases.compiled or not (model is None or _is_librarys(model))
         return compiles(model, **kwargs)
 
-    module.eval, module.state_dict = evaluating, gathering
+    module.train, module.state_dict = training, gathering
     torch.save = torch.serialization.save = saving
     torch.compile = compiling
     torch.load = torch.serialization.load = _loader(phases, torch.load, sure=False)
     for kind in (module, torch.optim.Optimizer):
         kind.load_state_dict = _loader(phases, kind.load_state_dict, opens=False)
+
+
+def attach_library(phases: Phases, module: Any) -> None:
+    """Have calls of this one of `LIBRARIES` told to `phases`."""
     for told, table in (
         (functools.partial(_saver, phases, sure=True), SAVERS),
         (functools.partial(_saver, phases, sure=False), GATHERERS),
         (functools.partial(_loader, phases), LOADERS),
     ):
-        for name, functions in table.items():
-            found(name, functools.partial(_around, functions, told))
+        _around(table.get(module.__name__, ()), told, module)
 
 
 def _is_librarys(model: Any) -> bool:

@@ -124,7 +124,7 @@ class _Watch:
         self._lock, self._sending = threading.Lock(), threading.Lock()
         self.reset: Callable[[int], None] | None = None
         """torch's own function that resets the peaks of a device's memory."""
-        self.phases = importlib.import_module("_autotune_phases").Phases(
+        self.phases = _phases().Phases(
             torch, self._lock, read=self._read, restart=self._restart,
             least_values=lambda: self._trainable // (2 * self._world_size()),
         )  # fmt: skip
@@ -746,10 +746,15 @@ def _watched(torch: Any, load: Callable[[Any], None]) -> None:
         traceback.print_exc()
 
 
-def _then(around: Callable[[Any], None], module: Any, load: Callable[[Any], None]) -> None:
-    """Load `module`, and change it."""
-    load(module)
-    _harmless(around)(module)
+def _saves(library: Any, load: Callable[[Any], None]) -> None:
+    """Load a library that saves or loads; it may import torch."""
+    load(library)
+    for watch in _watches:
+        _harmless(_phases().attach_library)(watch.phases, library)
+
+
+def _phases() -> Any:
+    return importlib.import_module("_autotune_phases")
 
 
 def _unmasked(masking_utils: Any, load: Callable[[Any], None]) -> None:
@@ -892,13 +897,7 @@ def _attach(torch: Any, watch: _Watch) -> None:
 
     optimizers.Optimizer.__init__ = init
     _watches.append(watch)
-    importlib.import_module("_autotune_phases").attach(
-        torch,
-        watch.phases,
-        lambda name, around: sys.meta_path.insert(
-            0, _Finder(name, functools.partial(_then, around))
-        ),
-    )
+    _phases().attach(torch, watch.phases)
     from torch.utils.data import dataloader
 
     iterator: Any = dataloader._BaseDataLoaderIter
@@ -941,6 +940,7 @@ _watches: list[_Watch] = []
 if "AUTOTUNE_DIAL" in os.environ:
     sys.modules["_autotune_hook"] = sys.modules[__name__]
     sys.meta_path.insert(0, _Finder("torch", _watched))
+    sys.meta_path[:0] = [_Finder(name, _saves) for name in _phases().LIBRARIES]
     if "AUTOTUNE_EMULATED" in os.environ:
         sys.meta_path.insert(0, _Finder("transformers.masking_utils", _unmasked))
         sys.meta_path.insert(0, _Finder("deepspeed.ops.op_builder.fused_adam", _adam_of_torch))

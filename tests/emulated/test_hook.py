@@ -65,6 +65,30 @@ def test_a_peak_counts_though_the_script_starts_it_anew(
     assert min(peaks.reserved_bytes, peaks.allocated_bytes, peaks.active_bytes) > 5 << 30
 
 
+def test_training_has_not_the_peak_of_what_an_evaluation_left_reserved(
+    emulate: Emulate, tmp_path: Path
+) -> None:
+    told, _ = on(emulate("1x24GiB"), tmp_path, """
+        import torch
+        model = torch.nn.Linear(1024, 1024, device="cuda")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model.eval()
+        with torch.no_grad():
+            model(torch.empty(1 << 20, 1024, device="cuda"))  # 8 GiB, in two blocks
+        model.train()
+        for _ in range(3):
+            loss = model(torch.ones(2, 1024, device="cuda")).sum()
+            block = torch.empty(5 << 30, dtype=torch.uint8, device="cuda")  # fits in neither
+            loss.backward()
+            optimizer.step()
+            del block
+    """)  # fmt: skip
+    peaks = told.seen[-1].peaks
+    assert peaks is not None
+    assert peaks.reserved_bytes > 13 << 30
+    assert 5 << 30 < told.seen[-1].phases["train"].peaks.reserved_bytes < 6 << 30
+
+
 def test_attention_has_a_mask_only_where_a_real_card_has_one(
     emulate: Emulate, tmp_path: Path
 ) -> None:

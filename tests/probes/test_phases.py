@@ -123,6 +123,39 @@ def test_a_copy_that_is_frozen_after_it_was_asked_hides_no_evaluation(tmp_path: 
     assert counts(told_of(tmp_path, between, before)) == {"evaluate": 2}
 
 
+AVERAGE = """with torch.no_grad():
+        for mine, its in zip(copy.parameters(), model.parameters()): mine.lerp_(its, 0.1)
+        if number % EVERY == 0: copy(ids(ROWS))
+    if number in (5, 8): model.train(False), loss(ROWS), model.train()
+    """.replace("ROWS", str(ROWS))
+
+
+@pytest.mark.parametrize(("every", "count"), [(4, 3), (1, 2)], ids=["evaluated", "teacher"])
+def test_an_average_of_the_model_is_evaluated_unless_each_step_learns_from_it(
+    tmp_path: Path, every: int, count: int
+) -> None:
+    """The trained model is evaluated, too, in the fifth step and the eighth."""
+    before = "copy = __import__('copy').deepcopy(model).eval().requires_grad_(False)"
+    told = told_of(tmp_path, AVERAGE.replace("EVERY", str(every)), before)
+    assert counts(told) == {"evaluate": count}
+    most = {n: each.peaks.device_bytes for n, each in told.seen[-1].phases.items()}
+    assert most["train"] < most["evaluate"] - 30 * MIB or every == 1
+
+
+def test_evaluation_with_gradients_at_the_end_is_one(tmp_path: Path) -> None:
+    between = f"if number == 10: model.eval(), loss({ROWS})"
+    found = told_of(tmp_path, between).seen[-1].phases
+    assert found["train"].peaks.device_bytes < found["evaluate"].peaks.device_bytes - 30 * MIB
+
+
+def test_a_library_that_imports_torch_itself_is_seen_to_save(tmp_path: Path) -> None:
+    program = SCRIPT.replace("BETWEEN", "if number == 4: save_file(model.state_dict(), 'kept')")
+    (told, *_), code, out = watched(
+        tmp_path, f"from safetensors.torch import save_file\n{program}"
+    )
+    assert (code, counts(told)) == (0, {"save": 1}), out
+
+
 @pytest.mark.parametrize(
     ("before", "between", "cycle"),
     [
