@@ -1,6 +1,6 @@
 """The quality of the search: samplers and other tools' rules on recorded grids.
 
-    .venv/bin/python scripts/bench/search.py results/grids/*.csv [--seeds 50] [--png FILE]
+    .venv/bin/python scripts/bench/search.py results/grids/cpu*.csv [--seeds 50] [--png FILE]
 
 Every search replays real measurements on a virtual clock that charges their time. Each candidate
 was measured several times, and one measurement is drawn. Their median is the truth of a candidate,
