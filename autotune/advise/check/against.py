@@ -15,7 +15,7 @@ from autotune.space.axes import AXES, OTHER_AXES, SCRIPT_AXES
 
 _FACTS = (
     "micro_batch", "grad_accum", "world_size", "nodes", "seq_len", "zero_stage", "offload",
-    "dtype", "checkpointing", "compile", "loss", "base",
+    "dtype", "checkpointing", "compile", "loss", "base", "optimizer",
 )  # fmt: skip
 _NEVER = tuple(name for name in OTHER_AXES if name not in (*_FACTS, *SCRIPT_AXES))
 """Facts that files of these tools lack, or have in other words."""

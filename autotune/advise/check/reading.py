@@ -58,6 +58,7 @@ class Reading:
     dtype: str | None = None
     checkpointing: str | None = None
     compile: str | None = None
+    optimizer: str | None = None
     loss: str | None = None
     base: str | None = None
     """"nf4" or "int8", or else "not quantized"."""

@@ -5,6 +5,7 @@ Names: transformers 5.23 and 4.57 training_args.py, LLaMA-Factory 0.9.5, Axolotl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,6 +59,8 @@ _LOADING = (
     "dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory",
     "dataloader_persistent_workers",
 )  # fmt: skip
+_ADAMW = re.compile(r"adamw(?!.*(?:4bit|anyprecision))(?P<small>.*8bit)?")
+"""Names of AdamW; others are named as they are."""
 _COMPILE = {True: "on", False: "off", None: None}
 _QUIET = ("gradient_checkpointing", "gradient_checkpointing_kwargs")
 """Old names in one tool only: Axolotl, LLaMA-Factory and TRL still take them."""
@@ -95,6 +98,7 @@ def read(name: str, body: dict[str, Any]) -> Reading:
         dtype=_dtype(body),
         checkpointing=None if found is None else _kind(body) if found else "none",
         compile=_COMPILE[_switch(body, "torch_compile")],
+        optimizer=_optimizer(body.get("optim")),
         loss=_loss(body, of_factory=of_factory),
         base=_base(body.get("quantization_bit")) if of_factory else None,
         adapters=_adapters_of_factory(body) if of_factory else None,
@@ -107,6 +111,14 @@ def read(name: str, body: dict[str, Any]) -> Reading:
     return with_misspelled(reading, body)
 
 
+def _optimizer(name: Any) -> str | None:
+    """The value of --optimizer for transformers' `name`; the name itself if there is none."""
+    found = _ADAMW.match(str(name))
+    if found is None:
+        return None if name is None else str(name)
+    return "adamw8bit" if found["small"] else "adamw"
+
+
 def read_axolotl(name: str, body: dict[str, Any]) -> Reading:
     kept = body.get("gradient_checkpointing")
     moved = kept == "offload" or body.get("activation_offloading") not in (None, False)
@@ -117,6 +129,8 @@ def read_axolotl(name: str, body: dict[str, Any]) -> Reading:
         **facts(keys, body, micro_batch=1, grad_accum=1),
         dtype=_dtype(body),
         checkpointing="host" if moved else "full" if is_on(kept) else "none",
+        compile=_COMPILE[_switch(body, "torch_compile")],
+        optimizer=_optimizer(body.get("optimizer")),
         loss="chunked" if _is_chunked_by_axolotl(body) else "whole",
         base=_base_of_axolotl(body),
         adapters=_adapters_of_axolotl(body),

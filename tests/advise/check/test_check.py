@@ -435,6 +435,9 @@ def test_what_is_exported_passes_the_check_against_its_own_result(
             "is whole, measured was chunked",
         ),
         ("axolotl.yaml", {}, "is full, measured was 1/2"),
+        ("axolotl.yaml", {"torch_compile": True}, "is on, measured was off"),
+        ("axolotl.yaml", {"optimizer": "adafactor"}, "is adafactor, measured was adamw"),
+        ("hf.json", {"optim": "adamw_bnb_8bit"}, "is adamw8bit, measured was adamw"),
     ],
 )
 def test_a_loss_or_checkpointing_that_needs_other_memory_is_found(
