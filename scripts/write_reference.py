@@ -228,7 +228,7 @@ def axes() -> str:
         " With one value it is fixed.\n\nAnother value may need a new *build* (model and engine)"
         " or a new *launch* (processes). Builds and launches take time.\n\n"
         + table(("axis", "flag", "values", "plain", "another value needs", "for"), rows)
-        + "\n*Plain* is the value where nobody says anything. Where a value has a pattern, the"
+        + "\n*Plain* is the default. Where a value has a pattern, the"
         f" last one shown is an example.\n\n## Details\n{details}"
     )
 

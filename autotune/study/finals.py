@@ -23,7 +23,7 @@ FINAL_ROUNDS = 2
 FIRST_ROUNDS, MOST_ROUNDS = 8, 32
 """The most rounds of one candidate: before the search goes on, and in all."""
 VAIN_ROUNDS = 4
-"""Rounds of each of the two best before finals may end because the noise hides the better one."""
+"""The fewest rounds of each of the two best before finals may end with a tie."""
 SURE = 0.95
 """Finals end at this probability that the leader is the best, or within `choice.EQUAL` of it."""
 FINALS_SHARE = 0.4

@@ -375,7 +375,7 @@ def _loss(case: Case) -> Advice | None:
     asked = case.event.amounts.asked
     return to(
         "fused loss", "never hold all logits: fused or chunked loss", of(FUSED_LOSS, case),
-        f"most of the {gib(asked)} asked, several times (a rule of thumb)"
+        f"several tensors of about {gib(asked)} each (a rule of thumb)"
         if asked
         else "the logits",
         "nothing, or a little",

@@ -62,9 +62,9 @@ def _print_table(console: Console, found: Plan, rows: Sequence[Largest], most: i
         console.print("\nOf each peak, in GiB")
         _print_whole(console, _parts(shown, numbered=True))
     meanings = {
-        "#": "1 is what to set, 2 the next to try; - is not expected to fit",
+        "#": "1 is recommended, 2 the next to try; - is not expected to fit",
         "micro": f"largest of {_looked_at(found)} that fits with a chance of {LIKELY:.0%};"
-        " without one, as may; without that, the least",
+        " if none does, the value under may; if there is none either, the smallest",
         "may": "largest that fits with a chance of 50%",
         **(_BY if _any_weighed(shown) else {}),
         "params...": "GiB of one GPU's peak; host: GiB of all ranks",

@@ -200,7 +200,7 @@ def _not_there(points: Collection[Candidate]) -> list[Fixed]:
         f"--offload {offload} at --zero {','.join(map(str, sorted(of)))}"
         for offload, of in sorted(stages.items(), reverse=True)
     ]
-    why = "the optimizer's state moves from stage 1 on, parameters at stage 3"
+    why = "the optimizer's state needs stage 1 or more, parameters need stage 3"
     return [Fixed(LEFT_OUT, ", ".join(what), why)] if what else []
 
 
