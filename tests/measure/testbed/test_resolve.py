@@ -211,7 +211,7 @@ def test_stages_and_offloads_that_do_not_go_together_are_named(gpus: Device) -> 
     asked = Options.of(zero=(0, 2, 3), offload=("none", "optimizer", "all"), world_size=2)
     (said,) = [each for each in on(gpus, asked).fixed if each.name == LEFT_OUT]
     assert said.value == "--offload optimizer at --zero 0, --offload all at --zero 0,2"
-    assert "parameters at stage 3" in said.why
+    assert "parameters need stage 3" in said.why
 
 
 def test_the_manifest_is_json(cpu: Device) -> None:
