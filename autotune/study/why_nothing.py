@@ -12,11 +12,13 @@ from autotune.study.predict.predictor import Predictor
 from autotune.units import gib
 
 LIKELY = 0.5
+"""The chance of fitting from which on a candidate is expected to fit."""
 
 
 def nothing_expected(space: Space, predictor: Predictor) -> str:
     """Why nothing is expected to fit, and empty if something is."""
-    if space.workload.of_script or predictor.chance().max() >= LIKELY:
+    of = space.workload
+    if of.of_script or of.recorded or predictor.chance().max() >= LIKELY:
         return ""
     peaks = {c: predictor.peak(c).bytes for c in space.candidates}
     least = min(peaks, key=lambda c: peaks[c])

@@ -101,7 +101,8 @@ class Look:
 
     def _watch(self, owner: Any, name: str, look: Any) -> None:
         """Have `look` told of calls of that method or operator."""
-        getattr(getattr(owner, name, None), "default", None)  # both are now in what is copied
+        # torch makes an operator, and its `default`, when they are first asked for.
+        getattr(getattr(owner, name, None), "default", None)
         run = vars(owner).get(name)
         if run is None:
             return

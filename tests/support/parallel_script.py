@@ -357,8 +357,7 @@ class Attention(nn.Module):
         if self.functional:
             from torch.distributed._functional_collectives import all_gather_tensor_autograd
 
-            group: Any = self.group
-            k, v = (all_gather_tensor_autograd(e.contiguous(), 1, group) for e in (k, v))
+            k, v = (all_gather_tensor_autograd(e.contiguous(), 1, self.group) for e in (k, v))
         else:
             k, v = gathered(k, self.group), gathered(v, self.group)
         return x + nn.functional.scaled_dot_product_attention(q, k, v)

@@ -97,8 +97,7 @@ None counts activations, which are most of what Megatron-LM's small models hold.
 figures of Llama 3 8B stand alone, too. None knows tensor or pipeline parallelism: a card has its
 even share. DeepSpeed has no estimate for stage 1, where that for stage 2 stands in. Hugging
 Face's Space for a model's memory counts as `accelerate estimate-memory` does. torchtitan's
-own estimator, in fake mode, told 68276 MiB for `titan24-01`, 19.1 % too low, in one run by hand.
-It counts tensors, not what the allocator holds."""
+own estimator, in fake mode, was tried by hand on one row alone, where it was far too low."""
 
 
 Errors = list[tuple[bool, float]]
