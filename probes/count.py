@@ -13,12 +13,13 @@ from contextlib import suppress
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from autotune.wire.helpers import Count, Counted, Parameters
 from autotune.wire.ranks import ModelSpec
 from probes import routing
-from probes.dataless import dataless
+from probes.dataless import DEVICE_OF, dataless
 from probes.faults import UnsupportedError
 from probes.models import FamilyModels, family
 
@@ -39,8 +40,7 @@ def count(request: Count) -> Counted:
     uncounted = ""
     try:
         shares = _shares(request, parameters)
-        by_length = [_by_depth(request, shares, seq_len) for seq_len in request.seq_lens]
-        flops = [list(of) for of in zip(*by_length, strict=True)]
+        flops = _by_depth(request, shares) if request.seq_lens else []
         if not all(math.isfinite(value) and value > 0 for of in flops for value in of):
             raise ValueError(f"FLOPs of a sample came out as {flops[0][0]!r}")
     except Exception as error:  # noqa: BLE001 - a user's model and its ops may raise whatever they like
@@ -95,11 +95,15 @@ def _shares(request: Count, parameters: Sequence[Parameters]) -> list[list[float
     ]
 
 
-def _by_depth(request: Count, shares: Sequence[Sequence[float]], seq_len: int) -> list[float]:
-    """FLOPs of a sample of each model: by `shares` of the shallow ones, or counted without."""
-    of_shallow = [_flops(spec, seq_len) for spec in request.shallow] if any(shares) else []
+def _by_depth(request: Count, shares: Sequence[Sequence[float]]) -> list[list[float]]:
+    """FLOPs of a sample of each model at each length: by `shares` of the shallow ones, or counted
+    without."""
+    lengths = request.seq_lens
+    of_shallow = [_flops(spec, lengths) for spec in request.shallow] if any(shares) else []
     return [
-        _mixed(each, of_shallow) if each else _flops(spec, seq_len)
+        [_mixed(each, at) for at in zip(*of_shallow, strict=True)]
+        if each
+        else _flops(spec, lengths)
         for spec, each in zip(request.models, shares, strict=True)
     ]
 
@@ -142,29 +146,64 @@ def _parameters(spec: ModelSpec) -> tuple[Parameters, frozenset[str], int, str]:
     return counted, made.unread, len(units), routing.of(module)
 
 
-def _flops(spec: ModelSpec, seq_len: int) -> float:
-    """FLOPs of forward and backward of one sample."""
+def _flops(spec: ModelSpec, seq_lens: Sequence[int]) -> list[float]:
+    """FLOPs of forward and backward of one sample of each length."""
     try:
-        return _flops_in(torch.float32, spec, seq_len)
+        return _flops_in(torch.float32, spec, seq_lens)
     except RuntimeError:  # kernels of mixtures of experts have a fake one only for bf16
-        return _flops_in(torch.bfloat16, spec, seq_len)
+        return _flops_in(torch.bfloat16, spec, seq_lens)
 
 
-def _flops_in(dtype: torch.dtype, spec: ModelSpec, seq_len: int) -> float:
+def _flops_in(dtype: torch.dtype, spec: ModelSpec, seq_lens: Sequence[int]) -> list[float]:
     made, before = family(spec.name), torch.get_default_dtype()
+
+    def at(seq_len: int) -> float:
+        if (known := made.flops_per_sample(spec, seq_len)) is not None:
+            return known
+        batch = made.batch(spec, SAMPLES, seq_len, None)
+        with _Flops() as counter:
+            made.loss(module, batch).backward()  # type: ignore[no-untyped-call]
+        return counter.total / SAMPLES
+
     with dataless():
         torch.set_default_dtype(dtype)
         try:
             module = made.make(spec)
         finally:
             torch.set_default_dtype(before)
-        if (known := made.flops_per_sample(spec, seq_len)) is not None:
-            return known
-        batch = made.batch(spec, SAMPLES, seq_len, None)
-        counter = FlopCounterMode(display=False, custom_mapping=_formulas())
-        with counter:
-            made.loss(module, batch).backward()  # type: ignore[no-untyped-call]
-    return counter.get_total_flops() / SAMPLES
+        return [at(seq_len) for seq_len in seq_lens]
+
+
+class _Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """FLOPs by the formulas of torch's FlopCounterMode. It also attributes them to modules, and
+    takes three times as long."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._of = FlopCounterMode(display=False, custom_mapping=_formulas()).flop_registry
+        self.total = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: no code is compiled here, and torch's wrapper of every operation takes time."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is DEVICE_OF:  # called twice as often as tensors are made
+            return args[0].fake_device
+        formula = self._of.get(func._overloadpacket)
+        if formula is None and torch.is_inference_mode_enabled():  # nothing else takes it apart
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+        made = func(*args, **kwargs)
+        if formula is not None:
+            self.total += formula(*args, **kwargs, out_val=made)
+        return made
 
 
 def _formulas() -> dict[Any, Any]:

@@ -12,6 +12,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.nn import init
 
+DEVICE_OF = torch.ops.prim.device.default
+"""The operation that asks a tensor for its device."""
+
 
 @contextmanager
 def dataless() -> Iterator[None]:

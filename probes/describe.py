@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 from autotune.wire.helpers import Describe, Described, Traced
 from autotune.wire.ranks import ModelSpec, Start
 from probes import recompute
-from probes.dataless import dataless
+from probes.dataless import DEVICE_OF, dataless
 from probes.engines import FirstStep
 from probes.engines.ddp import DdpEngine
 from probes.growth import Shape, Timeline, grown
@@ -44,7 +44,6 @@ MOST_TRACED = 32
 _APART = 8
 """If the shortest length runs other operations than the longest, one so many times as long is
 tried next."""
-_DEVICE_OF = torch.ops.prim.device.default
 
 
 def describe(request: Describe) -> Described:
@@ -105,7 +104,7 @@ class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is _DEVICE_OF:  # called twice as often as tensors are made
+        if func is DEVICE_OF:  # called twice as often as tensors are made
             return args[0].fake_device
         made = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(made):

@@ -8,12 +8,14 @@ from functools import partial
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from autotune.wire.helpers import Count
 from autotune.wire.ranks import ModelSpec
 from probes import count as counting
-from probes.count import _formulas, count
+from probes.count import _Flops, _formulas, count
+from probes.dataless import dataless
 from probes.models import family
 from tests.support.models import uncounted, usual_depth
 
@@ -47,10 +49,11 @@ def test_shallow_models_give_every_depth(name: str, monkeypatch: pytest.MonkeyPa
 
 
 def _but(
-    flops: Callable[[ModelSpec, int], float], specs: list[ModelSpec], spec: ModelSpec, length: int
-) -> float:
+    flops: Callable[[ModelSpec, list[int]], list[float]], specs: list[ModelSpec],
+    spec: ModelSpec, lengths: list[int],
+) -> list[float]:  # fmt: skip
     assert spec not in specs, "counted whole"
-    return flops(spec, length)
+    return flops(spec, lengths)
 
 
 def test_layers_that_differ_are_counted_as_they_are() -> None:
@@ -106,3 +109,20 @@ def test_weights_that_are_drawn_by_looking_at_them_are_no_hindrance() -> None:
     with counter:
         made.loss(module, batch).backward()  # type: ignore[no-untyped-call]
     assert found.flops_per_sample == [[counter.get_total_flops() / 2]]
+
+
+def test_what_a_model_computes_in_inference_mode_counts() -> None:
+    """There operations come whole, with no formula."""
+
+    def counted_by(counter: FlopCounterMode | _Flops) -> None:
+        frozen, trained = nn.Linear(4, 8), nn.Linear(8, 2)
+        with counter:
+            with torch.inference_mode():
+                x = frozen(torch.ones(3, 4))
+            trained(x.clone()).sum().backward()
+
+    of_torch, ours = FlopCounterMode(display=False), _Flops()
+    counted_by(of_torch)
+    with dataless():
+        counted_by(ours)
+    assert ours.total == of_torch.get_total_flops() == 2 * 3 * (4 * 8 + 2 * 8 * 2)
