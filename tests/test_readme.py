@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
-import signal
-import subprocess
-import sys
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from autotune.commands.exits import ExitCode
 from tests.support.documents import PAGES, commands
-from tests.support.programs import ROOT, autotune
+from tests.support.programs import ROOT, autotune, stopped
 
 SHORT = "--budget 2m --trials 1 --finals 1"
 """A probe is timed for a fiftieth of its budget at most."""
@@ -118,7 +114,9 @@ def test_an_example_runs(example: str, folder: Path) -> None:
     if "--lora" in given:
         pytest.importorskip("peft")
     whole = "--finals" not in given or "results/first" in given
-    code, said = ended(given, folder) if whole else stopped(given, folder)
+    # Finals take longer than all else.
+    first = partial(stopped, *given, when=lambda: measured(folder), cwd=folder)
+    code, said = ended(given, folder) if whole else first()
     if re.search("needs .*GPU", remark) and "NVML is not available" in said:
         assert code == 2
         return
@@ -129,20 +127,6 @@ def ended(given: list[str], folder: Path) -> tuple[int, str]:
     """The code and the output of a command that ends by itself."""
     ran = autotune(*given, code=None, cwd=folder, timeout=840)
     return ran.returncode, ran.stdout + ran.stderr
-
-
-def stopped(given: list[str], folder: Path) -> tuple[int, str]:
-    """The same of a study that is stopped at its first measurement: finals take longer."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "autotune", *given], cwd=folder, text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    ) as study:  # fmt: skip
-        while study.poll() is None and not measured(folder):
-            time.sleep(0.1)
-        study.send_signal(signal.SIGINT)
-        said, _ = study.communicate()
-    return study.returncode, said
 
 
 def measured(folder: Path) -> bool:

@@ -11,13 +11,14 @@ import pytest
 import torch
 from torch import nn
 
+from autotune.commands.exits import ExitCode
 from autotune.result.best import Best
 from probes import engines
 from probes.engines import evaluated
 from probes.engines.ddp import DdpEngine
 from probes.scratch import BriefFiles
 from tests.support.choice import campaign
-from tests.support.programs import autotune
+from tests.support.programs import autotune, stopped
 
 TINY = ("--device", "cpu", "--model", "gpt2-tiny", "--depth", "1", "--seq-len", "32",
         "--micro-batch", "2", "--checkpointing", "none", "--finals", "1")  # fmt: skip
@@ -51,10 +52,13 @@ def test_an_evaluation_has_no_gradients_and_keeps_logits_in_fp32() -> None:
 )  # fmt: skip
 def test_ranks_of_any_engine_evaluate_and_save(engine: str, save: str, tmp_path: Path) -> None:
     stage = {"ddp": "0"}.get(engine, "3")
-    autotune(
+    trials = tmp_path / "study" / "trials.csv"
+    code, said = stopped(
         *TINY, "--world-size", "2", "--engine", engine, "--zero", stage, "--budget", "2m",
-        "--eval-batch", "64", "--save", save, "--out", tmp_path / "study",
+        "--eval-batch", "64", "--save", save, "--out", trials.parent,
+        when=lambda: trials.exists() and ",phases," in trials.read_text(),
     )  # fmt: skip
+    assert code in (ExitCode.FOUND, ExitCode.STOPPED), said
     best = Best.read(tmp_path / "study" / "best.json")
     assert (best.config.engine, best.config.zero_stage) == (engine, int(stage))
     if engine == "deepspeed":

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,21 @@ def python(
 
 def autotune(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
     return python("-m", "autotune", *words, **how)
+
+
+def stopped(*words: object, when: Callable[[], bool], cwd: Path | None = None) -> tuple[int, str]:
+    """Exit code and output of a command of autotune that is interrupted as soon as `when` holds:
+    what comes later takes long and shows nothing more."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "autotune", *map(str, words)], cwd=cwd, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as study:  # fmt: skip
+        while study.poll() is None and not when():
+            time.sleep(0.1)
+        study.send_signal(signal.SIGINT)
+        said, _ = study.communicate()
+    return study.returncode, said
 
 
 def ranks_of(pid: int) -> list[psutil.Process]:
