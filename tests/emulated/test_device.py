@@ -46,7 +46,8 @@ def test_one_rank_weighs_as_all_do(
     emulate: Emulate, tmp_path: Path, count: int, flags: tuple[str, ...]
 ) -> None:
     spec = f"{count}xA100-40GB"
-    real = study(tmp_path / "real", *LLAMA, *flags, on=emulate(spec))
+    trials = 2 * (1 + flags[-1].count(","))
+    real = study(tmp_path / "real", *LLAMA, *flags, on=emulate(spec), trials=trials)
     own = ("--device", f"emulated:{spec}", *LLAMA, *flags)
     alone = {row["key"]: row for row in study(tmp_path / "alone", *own)}
     for row in (each for each in real if each["kind"] == "search"):
@@ -61,7 +62,7 @@ def test_a_context_is_as_a_real_card_had_it(emulate: Emulate, tmp_path: Path) ->
     cards = emulate("1xA100-40GB")
     cards.units[0].context = 900 << 20
     little = ("--depth", "1", "--seq-len", "64", "--micro-batch", "1", "--checkpointing", "none")
-    [*_, real] = study(tmp_path / "real", *little, on=cards)
+    [real, *_] = study(tmp_path / "real", *little, on=cards, trials=1)
     told = tmp_path / "real" / "manifest.json"
     manifest = json.loads(told.read_text())
     assert manifest["fingerprint"]["devices"].pop("emulated")

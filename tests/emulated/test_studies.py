@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import signal
 import subprocess
@@ -18,12 +17,11 @@ from autotune.result.best import Best
 from tests.emulated.conftest import Emulate, begin, end
 from tests.support.choice import campaign
 from tests.support.launches import BIN, OWN, PYTHON
-from tests.support.on_cards import study
+from tests.support.on_cards import Row, rows, study
 from tests.support.programs import ROOT, autotune, ranks_of
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 
-Row = dict[str, str]
 ALL = ("--sampler", "grid", "--budget", "1h", "--trials", "999", "--finals", "1")
 SHAPE = ("--depth", "2", "--seq-len", "64", "--gpt", "vocab_size=256")
 ONE = ("--micro-batch", "1", "--checkpointing", "none")
@@ -66,11 +64,6 @@ def tuned(cards: Emulation, out: Path, *flags: str, trials: int = 0) -> list[Row
     assert "imports its libraries itself" not in said + err
     assert nothing_is_held(cards)
     return rows(out)
-
-
-def rows(out: Path) -> list[Row]:
-    table = out / "trials.csv"
-    return list(csv.DictReader(table.read_text().splitlines())) if table.exists() else []
 
 
 def nothing_is_held(cards: Emulation) -> bool:

@@ -155,4 +155,5 @@ def test_images_cost_flops_beside_text() -> None:
 def counted_of(sizes: tuple[tuple[int, int], ...]) -> float:
     from probes.count import _flops
 
-    return _flops(seeing(sizes), 40)
+    [flops] = _flops(seeing(sizes), [40])
+    return flops

@@ -42,12 +42,17 @@ def autotune(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
     return python("-m", "autotune", *words, **how)
 
 
-def stopped(*words: object, when: Callable[[], bool], cwd: Path | None = None) -> tuple[int, str]:
+def stopped(
+    *words: object,
+    when: Callable[[], bool],
+    cwd: Path | None = None,
+    env: dict[str, str] | None = None,
+) -> tuple[int, str]:
     """Exit code and output of a command of autotune that is interrupted as soon as `when` holds:
     what comes later takes long and shows nothing more."""
     with subprocess.Popen(
         [sys.executable, "-m", "autotune", *map(str, words)], cwd=cwd, text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | (env or {}),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     ) as study:  # fmt: skip
         while study.poll() is None and not when():
