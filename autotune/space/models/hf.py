@@ -376,7 +376,7 @@ def _by_block(config: Mapping[str, Any]) -> dict[str, list[Any] | str]:
     lists = {
         name: value
         for name, value in config.items()
-        if (isinstance(value, list) or name.endswith("_pattern") and isinstance(value, str))
+        if (isinstance(value, list) or (name.endswith("_pattern") and isinstance(value, str)))
         and len(value) == whole
         and name != "architectures"
         and not name.startswith(_OF_SOUND)
