@@ -292,21 +292,30 @@ def _table(found: Plan, rows: Sequence[Largest]) -> Table:
              *(["by"] if some else []), "fits", *(["tokens/s"] if speed else [])]  # fmt: skip
 
     def cells(number: int, each: Largest) -> list[str | Text]:
-        row, peak = each.row, each.row.peak
-        interval = f" ({peak.low_bytes / _GIB:.1f}-{peak.high_bytes / _GIB:.1f})"
+        row = each.row
         return [
             _number(number, each),
             *(str(getattr(row.candidate, name)) for name in axes.values()),
             str(row.candidate.micro_batch),
             *([str(row.grad_accum)] if accumulated else []),
             "" if each.may is None else str(each.may),
-            f"{peak.bytes / _GIB:.1f}{interval * (peak.low_bytes < peak.high_bytes)}",
+            _peak(row),
             *(["weighed" if row.weighed else "expected"] if some else []),
             Text(f"{row.chance:.0%}", style=_colour(row)),
             *([_range(row.tokens_per_s)] if speed else []),
         ]
 
     return columns(heads, (cells(*each) for each in enumerate(rows, 1)))
+
+
+def _peak(row: Expected) -> str:
+    """In GiB: the weighed one, or the expected one with its interval."""
+    low, middle, high = (of / _GIB for of in (
+        row.peak.low_bytes, row.peak.bytes, row.peak.high_bytes
+    ))  # fmt: skip
+    if low == high:
+        return f"{middle:.1f}"
+    return "out of memory" if row.weighed else f"{middle:.1f} ({low:.1f}-{high:.1f})"
 
 
 def _above_ceiling(found: Plan, rows: Sequence[Largest]) -> list[str]:

@@ -127,7 +127,8 @@ Told = Callable[[int, int, str], None]
 
 def weighed(found: Answer, again: Again, scale: Scale, most: int, told: Told) -> Answer:
     """The answer `found` after weighing its first `most` rows. Rows that could not be weighed, or
-    not before the user ended it, keep their expectations."""
+    not before the user ended it, keep their expectations. So do rows far above the GPU's memory,
+    but for the first."""
     known: dict[tuple[int, Candidate], Outcome] = {}
     failed: set[tuple[int, Candidate]] = set()
     while True:
@@ -135,6 +136,7 @@ def weighed(found: Answer, again: Again, scale: Scale, most: int, told: Told) ->
         left = [
             (plan, each) for plan, row in wanted
             if (plan.gpus, row.candidate) not in failed
+            and not (known and _far_above(plan, row))
             and (each := _unweighed(plan, row, known.keys() | failed))
         ]  # fmt: skip
         if not left:
@@ -167,6 +169,10 @@ def _rows(found: Answer, most: int) -> Iterator[tuple[Plan, Expected]]:
     else:
         [plan] = found.plans
         yield from ((plan, each.row) for each in table(plan)[:most])
+
+
+def _far_above(plan: Plan, row: Expected) -> bool:
+    return row.peak.low_bytes > plan.space.limits.capacity_bytes
 
 
 def _unweighed(

@@ -33,10 +33,18 @@ TINY = "-tiny"
 FUSED = "mamba-ssm"
 """The value for fused kernels in a recipe."""
 
-_DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers")
-"""Names of a config's depth; the first that it has counts."""
-_OTHER_DEPTHS = ("num_decoder_layers", "decoder_layers")
+_DEPTHS = (
+    *("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers"),
+    *("num_encoder_layers", "encoder_num_hidden_layers", "layers_block_type"),
+)
+"""Names of a config's depth, or of a list of its blocks; the first that it has counts."""
+_OTHER_DEPTHS = ("num_decoder_layers", "decoder_layers", "decoder_num_hidden_layers")
 """Depths that are set with it."""
+_PARTS = (
+    *(("text_config",), ("encoder", "decoder")),
+    *(("encoder_config", "decoder_config"), ("encoder_config",)),
+)
+"""Parts of a config that may have the depth in its place."""
 _POSITIONS = ("max_position_embeddings", "n_positions")
 _RELATIVE = ("t5", "mt5", "umt5", "longt5")
 """Types of model in which `n_positions` limits nothing."""
@@ -99,7 +107,7 @@ class Hf(Family):
             )
         left_out: list[str] = []
         sees = (asked.task or guessed(config)) == "image-text"
-        if not sees and _with_blocks(config) is not config:
+        if not sees and _places(config) == ("text_config",):
             config, left_out = _text_of(asked.model, config)
             if "vision_config" in left_out and asked.image_size is not None:
                 raise UsageError(
@@ -144,7 +152,7 @@ class Hf(Family):
         return missing("bitsandbytes") if axis == "base" and value in ("nf4", "int8") else ""
 
     def most_seq_len(self, recipe: Mapping[str, Any]) -> int | None:
-        config = _with_blocks(recipe["config"])
+        config = _stacks(recipe["config"])[0]
         if recipe["config"]["model_type"] in _RELATIVE:
             return None
         if (most := SAMPLES[recipe["task"]].most(config)) is not None:
@@ -182,21 +190,10 @@ class Hf(Family):
         return dict(recipe) if same else self.of_blocks(recipe, range(depth))
 
     def of_blocks(self, recipe: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
-        whole = recipe["config"]
-        config = dict(_with_blocks(whole))
-        if _depth(config) is None:
-            return dict(recipe)
-        for name, value in _by_block(config).items():
-            config[name] = [value[place % _period(value)] for place in places]
-        for name in (*_DEPTHS, *_OTHER_DEPTHS):
-            if config.get(name) is not None:
-                config[name] = len(places)
-        if _with_blocks(whole) is not whole:
-            config = whole | {"text_config": config}
-        return {**recipe, "config": config}
+        return {**recipe, "config": _of_blocks(recipe["config"], places)}
 
     def kinds(self, recipe: Mapping[str, Any], depth: int) -> list[int]:
-        lists = _by_block(_with_blocks(recipe["config"])).values()
+        lists = [each for of in _stacks(recipe["config"]) for each in _by_block(of).values()]
         values = [[each[i % _period(each)] for each in lists] for i in range(depth)]
         return [values.index(each) for each in values]
 
@@ -338,24 +335,48 @@ def _task(model: str, config: Mapping[str, Any]) -> str:
 
 
 def _depth(config: Mapping[str, Any]) -> int | None:
-    blocks = _with_blocks(config)
-    return next((blocks[name] for name in _DEPTHS if isinstance(blocks.get(name), int)), None)
+    found = [value for name in _DEPTHS if (value := _stacks(config)[0].get(name)) is not None]
+    return next((len(of) if isinstance(of, list) else int(of) for of in found), None)
 
 
-def _with_blocks(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a config that has the depth: that of the text, in one for several media."""
-    if any(isinstance(config.get(name), int) for name in _DEPTHS):
-        return config
-    return config["text_config"] if isinstance(config.get("text_config"), dict) else config
+def _places(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the parts of a config that have the depth in its place: that of the text, in one
+    for several media, or encoder and decoder."""
+    if any(config.get(name) is not None for name in _DEPTHS):
+        return ()
+    return next((names for names in _PARTS if all(
+        isinstance(config.get(name), dict) for name in names
+    )), ())  # fmt: skip
 
 
-def _by_block(config: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Lists that have an entry for each block."""
+def _stacks(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The config, or its parts that have the depth."""
+    places = _places(config)
+    return [of for name in places for of in _stacks(config[name])] or [config]
+
+
+def _of_blocks(config: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
+    """The same config with these blocks of each stack."""
+    if parts := _places(config):
+        return {**config, **{name: _of_blocks(config[name], places) for name in parts}}
+    made = dict(config)
+    if _depth(config) is not None:
+        for name, value in _by_block(config).items():
+            each = [value[place % _period(value)] for place in places]
+            made[name] = "".join(each) if isinstance(value, str) else each
+        for name in (*_DEPTHS, *_OTHER_DEPTHS):
+            if isinstance(made.get(name), int):
+                made[name] = len(places)
+    return made
+
+
+def _by_block(config: Mapping[str, Any]) -> dict[str, list[Any] | str]:
+    """Lists that have an entry for each block, and patterns that have a letter for each."""
     whole = _depth(config) or 1
     lists = {
         name: value
         for name, value in config.items()
-        if isinstance(value, list)
+        if (isinstance(value, list) or (name.endswith("_pattern") and isinstance(value, str)))
         and len(value) == whole
         and name != "architectures"
         and not name.startswith(_OF_SOUND)
@@ -368,7 +389,7 @@ def _by_block(config: Mapping[str, Any]) -> dict[str, list[Any]]:
     return lists
 
 
-def _period(kinds: list[Any]) -> int:
+def _period(kinds: Sequence[Any]) -> int:
     """The least number of entries after which they repeat."""
     return next(n for n in range(1, len(kinds) + 1) if all(
         kind == kinds[i % n] for i, kind in enumerate(kinds)

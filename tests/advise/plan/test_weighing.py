@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from autotune.advise.plan.answers import Answer, answer, table
 from autotune.advise.plan.expected import Helpers, Plan, PlanRequest, Weighed
+from autotune.advise.plan.show import print_answer
 from autotune.advise.plan.weighing import weighed
 from autotune.device.cards import parse_gpus
 from autotune.measure.runner import StopRequestedError
@@ -78,6 +81,20 @@ def test_every_row_stands_on_a_peak_at_its_border(each_gib: float) -> None:
             assert each.may == fitting[-1]
             assert each.row.peak.bytes >> 20 == int((4 + each_gib * fitting[-1]) * 1024)
     assert len(scale.seen) <= 6 * len(table(found.plans[0]))
+
+
+def test_what_ran_out_of_memory_has_no_peak() -> None:
+    found, out = ended(Scale(90.0), asked()), io.StringIO()
+    print_answer(Console(file=out, width=200), found, 20)
+    assert out.getvalue().count("out of memory  weighed    0%") == len(table(found.plans[0]))
+
+
+def test_of_rows_far_above_the_memory_only_the_first_is_weighed() -> None:
+    scale = Scale(90.0)
+    rows = table(ended(scale, asked(depth="1000")).plans[0])
+    assert [each.row.weighed for each in rows] == [True] + [False] * (len(rows) - 1)
+    assert len(rows) > 1
+    assert len(scale.seen) == 1
 
 
 def test_a_modelled_speed_is_as_unsure_as_beside_published_runs() -> None:

@@ -236,6 +236,29 @@ def test_a_depth_by_encoder_and_decoder_is_set_in_both() -> None:
     assert (deep["encoder_layers"], deep["decoder_layers"]) == (5, 5)
 
 
+def test_the_depth_of_an_encoder_and_a_decoder_with_own_configs_is_set_in_both() -> None:
+    part = {"num_hidden_layers": 4, "layer_types": ["sliding", "full"] * 2}
+    of = recipe(num_hidden_layers=None, encoder={"text_config": part}, decoder=part)
+    assert HF.defaults(of, "cpu").depth == (4,)
+    assert HF.parts(of) == [(0, 1)]
+    deep = HF.at_depth(of, 3)["config"]
+    assert deep["encoder"]["text_config"] == deep["decoder"]
+    assert deep["decoder"]["layer_types"] == ["sliding", "full", "sliding"]
+    assert deep["decoder"]["num_hidden_layers"] == 3
+
+
+@pytest.mark.parametrize("depth", [None, 4])
+def test_blocks_may_stand_in_a_list_or_a_pattern_alone(depth: int | None) -> None:
+    kinds = ["mamba", "mlp", "mamba", "attention"]
+    of = recipe(num_hidden_layers=depth, layers_block_type=kinds, hybrid_override_pattern="M-M*")
+    assert HF.defaults(of, "cpu").depth == (4,)
+    assert HF.parts(of) == [(0, 1, 2, 3)]
+    shallow = HF.of_blocks(of, [1, 3])["config"]
+    assert shallow["layers_block_type"] == ["mlp", "attention"]
+    assert shallow["hybrid_override_pattern"] == "-*"
+    assert shallow["num_hidden_layers"] == (depth and 2)
+
+
 def test_bitsandbytes_is_needed_for_a_quantized_base_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
