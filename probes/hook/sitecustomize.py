@@ -310,6 +310,7 @@ class _Watch:
         only_grads = 0 if self._since else self._grads
         self._since = self._since or only_grads
         if self._since and not self._ended:  # the first step is not told, so there is time for it
+            self.dial()
             self._frozen, cut = _frozen(self._torch, *_modules(self._torch))
             self._trainable = max(self._trainable, cut)
         if self._since and not self._explicit:
