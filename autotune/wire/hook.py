@@ -23,6 +23,8 @@ class Step:
     shapes: list[list[list[int]]]
     """Shapes of observed batches by [micro-step][tensor]: (samples, tokens), (samples,), or
     none."""
+    size: int = 0
+    """Values of the inputs of its losses, which grow with its batches; 0 if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -531,9 +531,12 @@ class Launches:
 
     def _result(self, launch: Launch, job: Job, ranks: Ranks, timing: Timing) -> Result:
         steps = timing.steps
+        step_s = steps.step_s
+        if step_s is steps.timed.step_s and step_s:
+            step_s = ranks.evened(timing.began_at, step_s)
         report = Report(
             number=self._launches,
-            step_s=steps.step_s,
+            step_s=step_s,
             warmup_step_s=steps.warmup.step_s,
             warmup_s=steps.warmup.wall_s,
             timed_s=steps.timed.wall_s,
