@@ -138,6 +138,14 @@ class Ranks:
         return as_asked(by_rank, tp=asked.tp, pp=asked.pp, cp=asked.cp)
 
     @property
+    def alike(self) -> bool:
+        """Whether all of several replicas draw the same data, and other data in each step."""
+        places = [seen.place for rank in self.all if (seen := rank.latest) and seen.place]
+        data = {tuple(place.batches) for place in places if place.batches}
+        several = self.sharing.known and len(self.sharing.replicas) > 1
+        return several and len(data) == 1 and len(set(*data)) > 1
+
+    @property
     def _by_rank(self) -> dict[int, Process]:
         return {r.latest.rank: r for r in self.all if r.latest is not None}
 

@@ -197,8 +197,10 @@ def test_samples_and_tokens_are_those_that_the_script_counts(
     how: str, ranks: int, words: str, degrees: dict[str, int], tmp_path: Path
 ) -> None:
     launcher = "torch.distributed.run" if how == "ddp" else ""
-    result = lab(tmp_path, how, ranks, words, launcher).probe()
+    one = lab(tmp_path, how, ranks, words, launcher)
+    result = one.probe()
     assert result.verdict is Verdict.OK, result.reason
+    assert ["same batches" in each for each in one.notes] == [True] * ("alike" in words)
     ran = seen(result)
     (log,) = tmp_path.glob("launch*.log")
     said = re.search(r"samples (\d+) tokens (\d+)", log.read_text())
