@@ -23,6 +23,8 @@ class Step:
     shapes: list[list[list[int]]]
     """Shapes of observed batches by [micro-step][tensor]: (samples, tokens), (samples,), or
     none."""
+    size: int = 0
+    """Values of the inputs of its losses, which grow with its batches; 0 if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,9 @@ class Place:
     """The same, of exchanges of all with all: of parts of sequences, or of tokens for experts."""
     degrees: dict[str, list[int]]
     """Size and this rank's place on dp, tp, pp or cp, if the script's library names them."""
+    features: list[list[int]] = field(default_factory=list)
+    """Ranks of each group that exchanges activations only by rows of a sample each, as for a
+    contrastive loss."""
     parts: list[list[int]] = field(default_factory=list)
     """Trained parameters of each shape: their number of values, and a digest of these. Without
     DTensors and FSDP's, whose whole is counted anyway."""

@@ -63,6 +63,9 @@ class Look:
         self._rank = self._dist.get_rank()
         parameters = {id(p): p for each in outermost
                       for p in torch.nn.Module.parameters(each) if p.requires_grad}  # fmt: skip
+        stepped = _stepped(torch.optim.Optimizer)
+        if parameters.keys() <= stepped.keys():  # some are of no module
+            parameters = stepped
         local = [_local(each) for each in parameters.values()]
         self._shapes: Counter[tuple[int, ...]] = Counter()  # elements of the local parameters
         for each in local:
@@ -81,6 +84,8 @@ class Look:
         self._averages = _wrapped(modules, self._dist)
         self._shares = _sharded(parameters.values(), self._averages, self._dist)
         self._swaps: set[tuple[int, ...]] = set()
+        self._features: set[tuple[int, ...]] = set()
+        self._samples = 0  # of the last batch
         self._reduced: Counter[tuple[tuple[int, ...], Any]] = Counter()  # by ranks and shape
         self._fed = self._got = False
         self._calls = self._digest = self._steps = 0
@@ -148,6 +153,7 @@ class Look:
             "averages": sorted(self._averages),
             "shares": sorted(self._shares),
             "swaps": sorted(self._swaps),
+            "features": sorted(self._features - self._shares - self._swaps),
             "degrees": self._degrees,
             "parts": self._parts,
         }
@@ -168,6 +174,7 @@ class Look:
             self._fed = True  # by another module, here or on another rank
             return
         self._got = True
+        self._samples = max((each.shape[0] for each in tensors if each.dim() > 1), default=0)
         if self._calls < CALLS and all(map(self._is_readable, tensors)):
             self._calls += 1
             for each in tensors:
@@ -203,10 +210,12 @@ class Look:
         if name in ("send", "recv"):
             ranks = sorted({self._rank, ranks[args[1]]})
         found = self._swaps if name.startswith(_SWAPPING) else self._shares
+        by_sample = self._samples, self._samples * len(ranks)
         for each in self._largest(args):
             activation = each.dim() > 1 and each.is_floating_point()
             if activation and tuple(each.shape) not in self._shapes and len(ranks) > 1:
-                found.add(tuple(ranks))
+                row = each.dim() == 2 and each.shape[0] in by_sample
+                (self._features if row else found).add(tuple(ranks))
 
     def _is_after(self) -> bool:
         """Whether a backward pass is over, and neither a step nor a forward pass began since."""
@@ -238,6 +247,15 @@ def _tensors(value: Any, kind: type) -> Iterator[Any]:
     elif isinstance(value, list | tuple):
         for each in value:
             yield from _tensors(each, kind)
+
+
+def _stepped(kind: Any) -> dict[int, Any]:
+    """Trained tensors of this process's optimizers, by identity."""
+    import gc
+
+    groups = [group for each in gc.get_objects() if issubclass(type(each), kind)
+              for group in each.param_groups]  # fmt: skip
+    return {id(p): p for group in groups for p in group["params"] if p.requires_grad}
 
 
 def _local(tensor: Any) -> Any:

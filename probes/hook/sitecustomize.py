@@ -31,6 +31,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
+import math
 import os
 import signal
 import sys
@@ -53,6 +54,8 @@ RELOOKS = 8
 """So often, a step with a new number of backward passes has the next step looked at."""
 STEP_LOOKS = 256
 """The most looks in one step: an endless one is not looked at for ever."""
+HOPS, UNKNOWN = 8, -1
+"""The most edges of autograd's graph from a loss to values of the batch; those not known."""
 CUDA_GUARD = 0.97
 _MET = "autotune"
 _RESETS = ("_cuda_resetPeakMemoryStats", "_cuda_resetAccumulatedMemoryStats",
@@ -137,6 +140,8 @@ class _Watch:
         self._limited = not self._capacities[0]
         self._inside = 0
         self._since = 0  # backward passes since the last step
+        self._size = 0  # of the inputs of losses since the last step
+        self._hops: int | None = None  # edges from a loss to its input
         self._grads = 0  # calls of torch.autograd.grad, which a loop may use instead
         self._backwards = 0
         self._ended = 0
@@ -268,8 +273,15 @@ class _Watch:
             roots = self._roots(tensors)
             self.uses(roots)
             self._note(_look([each.grad_fn for each in roots], self._torch))
+            hops = _hops(roots)
+            self._hops = hops if self._hops in (None, hops) else UNKNOWN
             self._looks += 1
             self._look_s += time.perf_counter() - began
+        if self._hops is not None and self._hops != UNKNOWN:
+            try:
+                self._size += _size(tensors[0].grad_fn, self._hops)
+            except (AttributeError, IndexError):
+                self._hops = UNKNOWN
 
     def _roots(self, tensors: Any) -> list[Any]:
         """Those of the tensors that a graph made."""
@@ -310,6 +322,7 @@ class _Watch:
         only_grads = 0 if self._since else self._grads
         self._since = self._since or only_grads
         if self._since and not self._ended:  # the first step is not told, so there is time for it
+            self.dial()
             self._frozen, cut = _frozen(self._torch, *_modules(self._torch))
             self._trainable = max(self._trainable, cut)
         if self._since and not self._explicit:
@@ -371,9 +384,11 @@ class _Watch:
                 "tokens": tokens,
                 "samples": samples,
                 "shapes": shapes,
+                "size": self._size * (self._hops != UNKNOWN),
             }
             self._pending.append((self._last, now, told))
         self._last, self._since, self._waited_s, self._grads = now, 0, 0.0, 0
+        self._size = 0
         self._ended += 1
         if self._cuda:
             self._look_at_device()
@@ -672,6 +687,20 @@ def _look(roots: list[Any], torch: Any) -> _Found:
     names = {torch.float: "fp32", torch.bfloat16: "bf16", torch.half: "fp16"}
     most_of = max(dtypes, key=dtypes.count, default=None)
     return _Found(shapes, parameters, fresh, fed, names.get(most_of, ""))
+
+
+def _hops(roots: list[Any]) -> int:
+    """Edges from the first root to a node with several values, which go with the batch."""
+    with suppress(AttributeError, IndexError):
+        return next(hops for hops in range(HOPS) if _size(roots[0].grad_fn, hops) > 1)
+    return UNKNOWN
+
+
+def _size(node: Any, hops: int) -> int:
+    """Number of values that the node computed that is `hops` first edges away from `node`."""
+    for _ in range(hops):
+        node = node.next_functions[0][0]
+    return math.prod(node._input_metadata[0].shape)
 
 
 def _kept(node: Any, name: str) -> list[Any]:

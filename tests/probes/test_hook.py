@@ -226,6 +226,27 @@ def test_batches_that_vary_are_looked_at_more_often(
     assert len(of_model(tmp_path, program).shapes) == looks
 
 
+@pytest.mark.parametrize(
+    ("loss", "sizes"),
+    [("loss / 2", [3072, 3072, 1024]), ("loss / 2 if i % 2 else loss", [0, 0, 0])],
+)
+def test_the_size_of_a_step_goes_with_its_batch(
+    tmp_path: Path, loss: str, sizes: list[int]
+) -> None:
+    """In steps without a look, too. None is told if losses are not of one kind."""
+    program = f"""
+        import _autotune_hook
+        _autotune_hook.LOOK_SHARE = 1e-9
+        model = net()
+        for i in range(13):
+            loss = loss_of(model, ids[:3 if i % 3 else 1])
+            ({loss}).backward()
+            torch.optim.SGD(model.parameters(), lr=1e-3).step()
+    """
+    process = of_model(tmp_path, program)
+    assert [step.size for seen in process.seen for step in seen.steps] == sizes * 4
+
+
 WAYS = """
 model = net()
 held = list(model.parameters())

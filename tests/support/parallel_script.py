@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-if sys.argv[1] in ("ddp", "by_hand", "tp", "stages", "cp", "experts"):
+if sys.argv[1] in ("ddp", "by_hand", "contrast", "tp", "raw", "stages", "cp", "experts"):
     import light  # type: ignore[import-not-found]  # noqa: F401
 
 import torch
@@ -101,12 +101,20 @@ def steps(asked: argparse.Namespace, replicas: int) -> Iterator[None]:
 
 
 def average(group: Group, via: str = "reduce") -> Callable[[nn.Module], None]:
-    """Of the gradients, over a group; stacked or gathered, they lose their shapes."""
+    """Of the gradients, over a group; stacked or gathered, they lose their shapes. Two ranks may
+    send them to each other."""
 
     def between(model: nn.Module) -> None:
         for each in model.parameters():
             assert each.grad is not None
-            if via == "gather":
+            if via == "ring":
+                got = torch.empty_like(each)
+                kinds = ((dist.isend, each.grad.clone()), (dist.irecv, got))
+                ops = [dist.P2POp(kind, part, 1 - dist.get_rank()) for kind, part in kinds]
+                for work in dist.batch_isend_irecv(ops):
+                    work.wait()
+                each.grad += got
+            elif via == "gather":
                 parts = [torch.empty_like(each) for _ in range(dist.get_world_size(group))]
                 dist.all_gather(parts, each.grad, group=group)
                 each.grad = torch.stack(parts).sum(0)
@@ -127,6 +135,25 @@ def ddp(asked: argparse.Namespace) -> None:
 def by_hand(asked: argparse.Namespace) -> None:
     between = average(None, asked.via)
     train(asked, net(), dist.get_rank(), dist.get_world_size(), between=between)
+
+
+def contrast(asked: argparse.Namespace) -> None:
+    """The loss compares samples with those of all ranks."""
+
+    class Towers(nn.Sequential):
+        def forward(self, ids: Tensor) -> Tensor:
+            one = super().forward(ids).mean(1)  # type: ignore[no-untyped-call]
+            every = [torch.empty_like(one) for _ in range(dist.get_world_size())]
+            dist.all_gather(every, one.detach())
+            return nn.functional.cross_entropy(one @ torch.cat(every).T, torch.arange(len(ids)))
+
+    model = nn.parallel.DistributedDataParallel(Towers(*net()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    data = batches(asked, dist.get_rank())
+    for _ in steps(asked, dist.get_world_size()):
+        model(next(data)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def fsdp(asked: argparse.Namespace) -> None:
@@ -218,6 +245,26 @@ def tp(asked: argparse.Namespace) -> None:
     train(asked, model, dist.get_rank() // asked.degree, replicas, between=between)
 
 
+def raw(asked: argparse.Namespace) -> None:
+    """Of tensors and functions, without a module."""
+    near, _ = groups(asked.degree)
+    torch.manual_seed(dist.get_rank())
+    inner = 4 * WIDTH // asked.degree
+    parts = [torch.randn(WIDTH, inner), torch.randn(inner, WIDTH)]
+    torch.manual_seed(0)
+    whole = [torch.randn(VOCAB, WIDTH), torch.randn(WIDTH, VOCAB)]
+    table, up, down, head = (each.requires_grad_() for each in (whole[0], *parts, whole[1]))
+    optimizer = torch.optim.SGD([table, up, down, head], lr=1e-6)
+    data = batches(asked, 0)
+    for _ in steps(asked, 1):
+        ids = next(data)
+        x = nn.functional.embedding(ids, table)
+        x = reduced((reduced(x, near, False) @ up).relu() @ down, near, True)
+        loss_of(x @ head, ids).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def dtensor(asked: argparse.Namespace) -> None:
     """By torch's plans; with FSDP over what is left of the ranks."""
     from torch.distributed.fsdp import fully_shard
@@ -260,7 +307,7 @@ def unnamed(asked: argparse.Namespace) -> None:
 
 def pipeline(asked: argparse.Namespace) -> None:
     """One of torch's schedules, which cuts a batch into `--parts`; with DDP over what is left of
-    the ranks. Some have two stages on each rank."""
+    the ranks. Some have two stages on each rank, of which ZBV's are the same from both ends."""
     from torch.distributed.pipelining import PipelineStage, schedules
 
     near, far = groups(asked.degree)
@@ -271,8 +318,12 @@ def pipeline(asked: argparse.Namespace) -> None:
     layers = list(net())
     cuts = [round(n * len(layers) / count) for n in range(count + 1)]
     built = []
-    for number in range(place, count, asked.degree):
-        module: nn.Module = nn.Sequential(*layers[cuts[number] : cuts[number + 1]])
+    numbers = [*range(place, count, asked.degree)]
+    if asked.schedule == "ZBVZeroBubble":
+        numbers[-1] = count - 1 - place
+    for number in numbers:
+        # What a stage sends may be no view in schedules without bubbles.
+        module: nn.Module = nn.Sequential(*layers[cuts[number] : cuts[number + 1]], nn.Tanh())
         if replicas > 1:
             module = nn.parallel.DistributedDataParallel(module, process_group=far)
         built.append(PipelineStage(module, number, count, torch.device("cpu"), group=near))
@@ -282,12 +333,8 @@ def pipeline(asked: argparse.Namespace) -> None:
     data = batches(asked, dist.get_rank() // asked.degree)
     for _ in steps(asked, replicas):
         ids = next(data)
-        if place == 0:
-            schedule.step(ids)
-        elif place == asked.degree - 1:
-            schedule.step(target=ids)
-        else:
-            schedule.step()
+        given = {"target": ids} if count - 1 in numbers else {}
+        schedule.step(*[ids] * (place == 0), **given)
         optimizer.step()
         optimizer.zero_grad()
 
@@ -433,7 +480,7 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true", help="gradients of whole parameters, too")
     parser.add_argument("--flat", action="store_true", help="activations of an embedding's shape")
     parser.add_argument("--inside", action="store_true", help="the model cuts sequences")
-    parser.add_argument("--via", default="reduce", help="reduce, stack or gather gradients")
+    parser.add_argument("--via", default="reduce", help="reduce, stack, gather or ring")
     parser.add_argument("--functional", action="store_true", help="collectives")
     parser.add_argument("--schedule", default="1F1B", help="of a pipeline")
     parser.add_argument("--say", action="store_true")

@@ -97,6 +97,7 @@ class Launches:
         """Replicas by `Candidate.sharing`, if they differ from the request."""
         self._said: set[tuple[object, ...]] = set()
         """`Candidate.sharing` of degrees that differ from the request, once a note said so."""
+        self._alike = False  # whether a note said that replicas have the same data
 
     def run(self, job: Job, deadline: float) -> Result:
         before = dict(self._replicas)
@@ -267,6 +268,7 @@ class Launches:
         self._say_dtype(ranks)
         self._say_cycle(ranks)
         self._say_degrees(ranks, candidate)
+        self._say_alike(ranks)
         return None
 
     def _lacks(self, launch: Launch, ranks: Ranks, deadline: float) -> str | None:
@@ -352,6 +354,14 @@ class Launches:
         self._said.add(candidate.sharing)
         both = (" ".join(f"{n} {size}" for n, size in each.items()) for each in (asked, seen))
         self._wiring.note("{} was requested, but the ranks have {}".format(*both))
+
+    def _say_alike(self, ranks: Ranks) -> None:
+        """Note replicas that learn from the same data. Each counts nevertheless."""
+        if ranks.alike and not self._alike:
+            self._alike = True
+            self._wiring.note(
+                "all replicas train on the same batches: DistributedSampler gives each its own"
+            )
 
     @staticmethod
     def _phase(launch: Launch) -> Phase:
@@ -531,9 +541,12 @@ class Launches:
 
     def _result(self, launch: Launch, job: Job, ranks: Ranks, timing: Timing) -> Result:
         steps = timing.steps
+        step_s = steps.step_s
+        if step_s is steps.timed.step_s and step_s:
+            step_s = ranks.evened(timing.began_at, step_s)
         report = Report(
             number=self._launches,
-            step_s=steps.step_s,
+            step_s=step_s,
             warmup_step_s=steps.warmup.step_s,
             warmup_s=steps.warmup.wall_s,
             timed_s=steps.timed.wall_s,

@@ -149,11 +149,12 @@ def _replicas(
     shares = [
         [rank, other]
         for rank, place in places.items()
-        for group in [*place.shares, *place.swaps]
+        for group in [*place.shares, *place.swaps, *place.features]
         for other in group
-        if other in places
-        and (parts > 1 or other not in peers[rank] or _same(digests, rank, other))
-    ]
+        if other in places and (other not in peers[rank] or (
+            group not in place.features and (parts > 1 or _same(digests, rank, other))
+        ))
+    ]  # fmt: skip
     found = _joined(places, shares)
     cut = any(rank != other and other in peers[rank] for rank, other in shares)
     sizes = set(map(len, averaged))
@@ -167,7 +168,16 @@ def _replicas(
         same = defaultdict(list)
         for rank, digest in digests.items():
             same[digest].append(rank)
-        found = _joined(places, same.values())
+        held = {rank: {tuple(part) for part in places[rank].parts} for rank in digests}
+        groups = []
+        for group in same.values():
+            common = set.intersection(*(held[rank] for rank in group))
+            differ = any(held[rank] != common for rank in group)
+            if differ and not common:
+                return None  # other values may be dropped out in each, too
+            if differ or not common:  # else each has a whole model, and may average it later
+                groups.append(group)
+        found = _joined(places, groups)
     feeding = [each for each in found if not all(places[rank].fed for rank in each)]
     return [sorted(places)] if len(feeding) == 1 else found
 

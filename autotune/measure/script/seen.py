@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -19,6 +19,8 @@ SHIFTED = 1
 """Tokens by which a batch may differ from the request, since models predict the next token."""
 SAME_LENGTH = 4
 """So many batches of one shorter length show that the length is not the batch's longest."""
+EVEN = 1.05
+"""The most by which steps of the same work differ, and samples or tokens of one size."""
 
 
 @dataclass(kw_only=True)
@@ -109,6 +111,19 @@ class Ranks:
         before_s = max(rank.ends_s[first - 1] for rank in self.all) if first else 0.0
         return (max(rank.ends_s[first + count - 1] for rank in self.all) - before_s) / count
 
+    def evened(self, first: int, step_s: list[float]) -> list[float]:
+        """`step_s` of the steps from `first` on, as if each had the mean work. Where work differs,
+        the median is then the mean time: that of the short steps counts, too."""
+        steps = range(first, self.made)
+        sizes = [sum(rank.steps[number].size for rank in self.all) for number in steps]
+        known = all(step.size for rank in self.all for step in rank.steps[first : self.made])
+        if self.cycle > 1 or not known or max(sizes) <= EVEN * min(sizes):
+            return step_s
+        paces = [time_s / size for time_s, size in zip(step_s, sizes, strict=False)]
+        pace = sum(step_s) / sum(sizes[: len(step_s)])
+        whole = pace * statistics.fmean(sizes) / statistics.median(paces)
+        return [whole * each for each in paces]
+
     @cached_property
     def sharing(self) -> Sharing:
         """Which ranks train on the same data: as requested, until there is evidence."""
@@ -121,6 +136,14 @@ class Ranks:
             if found.known:
                 return found
         return as_asked(by_rank, tp=asked.tp, pp=asked.pp, cp=asked.cp)
+
+    @property
+    def alike(self) -> bool:
+        """Whether all of several replicas draw the same data, and other data in each step."""
+        places = [seen.place for rank in self.all if (seen := rank.latest) and seen.place]
+        data = {tuple(place.batches) for place in places if place.batches}
+        several = self.sharing.known and len(self.sharing.replicas) > 1
+        return several and len(data) == 1 and len(set(*data)) > 1
 
     @property
     def _by_rank(self) -> dict[int, Process]:
@@ -158,8 +181,7 @@ class Ranks:
         """Samples and tokens of a replica's step; None if none of its ranks showed them."""
         ranks = [self._by_rank[rank] for rank in replica]
         each = [
-            self._of_rank(rank.steps[first : self.made], micro_steps)
-            or self._of_rank(rank.steps, micro_steps)  # the hook sees the first steps, then few
+            self._of_rank(rank, micro_steps, first)
             for rank in ranks
             if _feeds(rank) or any(step.tokens is not None for step in rank.steps)
         ]
@@ -262,19 +284,44 @@ class Ranks:
         for rank in self._feeding:
             yield from self._shapes(rank.steps)
 
-    def _of_rank(self, steps: Sequence[Step], micro_steps: float) -> tuple[float, float] | None:
-        """Samples and tokens of one of a rank's `steps`; None without evidence."""
+    def _of_rank(
+        self, rank: Process, micro_steps: float, first: int = 0
+    ) -> tuple[float, float] | None:
+        """Samples and tokens of one of a rank's steps from `first` on; None without evidence."""
+        timed = steps = rank.steps[first : self.made]
+        if not any(step.shapes or step.tokens is not None for step in steps):
+            steps = rank.steps  # the hook sees the first steps, then few
         looked = list(self._shapes(steps))
         said = [step.tokens for step in steps if step.tokens is not None]
         if not looked and not said:
             return None
         if self.sharing.pipelined:  # a rank with several stages makes more passes than batches
             micro_steps = len(looked) / max(1, sum(bool(step.shapes) for step in steps))
-        samples = micro_steps * statistics.fmean(b for b, _ in looked) if looked else 0.0
-        tokens = (
-            micro_steps * statistics.fmean(b * max(1, t) for b, t in looked) if looked else 0.0
-        )
+
+        def mean(of: Callable[[int, int], int]) -> float:
+            by_size = None if self.sharing.pipelined else self._by_size(rank.steps, timed, of)
+            plain = statistics.fmean(of(*shape) for shape in looked) if looked else 0.0
+            return micro_steps * plain if by_size is None else by_size
+
+        samples, tokens = mean(lambda b, _: b), mean(lambda b, t: b * max(1, t))
         return samples or 1.0, statistics.fmean(said) if said else tokens
+
+    def _by_size(
+        self, steps: Sequence[Step], timed: Sequence[Step], of: Callable[[int, int], int]
+    ) -> float | None:
+        """The mean, over `timed` steps, of what is `of` batches: by the sizes of losses, as these
+        go together in the `steps` that were looked at. None if they do not, or are all alike."""
+        sizes, counts, ratios = [step.size for step in timed], [], []
+        for step in steps:
+            if step.size and (shapes := list(self._shapes([step]))):
+                counts.append(step.micro_steps * statistics.fmean(of(*each) for each in shapes))
+                ratios.append(counts[-1] / step.size)
+        if not ratios or not all(sizes) or len({step.size for step in steps}) == 1:
+            return None
+        even = min(EVEN, max(counts) / min(counts))
+        if max(ratios) > even * min(ratios):
+            return None
+        return statistics.fmean(sizes) * statistics.fmean(ratios)
 
     def _shapes(self, steps: Sequence[Step]) -> Iterator[tuple[int, int]]:
         for step in steps:
@@ -344,7 +391,7 @@ class Ranks:
 
     def _fills_pipeline(self, accum: int) -> bool:
         """Whether the first stage gets the requested samples of a step, in whatever parts."""
-        each = [self._of_rank(rank.steps, self.micro_steps) for rank in self._feeding]
+        each = [self._of_rank(rank, self.micro_steps) for rank in self._feeding]
         whole = self._candidate.micro_batch * accum
         right = all(found is None or found[0] == whole for found in each)
         lengths = {length for _, length in self.shapes() if length}

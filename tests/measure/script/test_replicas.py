@@ -15,7 +15,7 @@ from tests.support.launches import PYTHON, Lab, seen
 from tests.support.programs import TESTS
 
 SCRIPT = TESTS / "support" / "parallel_script.py"
-PARAMETERS = {"tp": 24_960, "pipeline": 24_992}
+PARAMETERS = {"tp": 24_960, "raw": 24_576, "pipeline": 24_992}
 """Of whole models of the script."""
 
 
@@ -23,10 +23,11 @@ def place(
     *batches: int, averages: list[list[int]] | None = None, shares: list[list[int]] | None = None,
     swaps: list[list[int]] | None = None, fed: bool = False,
     degrees: dict[str, list[int]] | None = None, parts: list[list[int]] | None = None,
+    features: list[list[int]] | None = None,
 ) -> Place:  # fmt: skip
     return Place(
         batches=list(batches), fed=fed, averages=averages or [], shares=shares or [],
-        swaps=swaps or [], degrees=degrees or {}, parts=parts or [],
+        swaps=swaps or [], degrees=degrees or {}, parts=parts or [], features=features or [],
     )  # fmt: skip
 
 
@@ -74,6 +75,21 @@ def test_what_nothing_else_shows_the_data_shows() -> None:
     assert of(place(1, 2), place(3, 4)).degrees == {"dp": 2}
     assert not of(place(1, 1), place(1, 1)).known  # it may have nothing better to hand
     assert not of(place(), place()).known
+
+
+def test_ranks_with_the_same_data_and_the_same_whole_model_share_neither() -> None:
+    """They may average it every hundred steps; what one drops out makes it differ before."""
+    assert of(*[place(1, 2, parts=[[9, 3], [4, 5]])] * 2).degrees == {"dp": 2}
+    split = [place(1, 2, parts=[[9, n], [4, 5]]) for n in range(2)]
+    assert of(*split).degrees == {"tp": 2}
+    assert not of(*[place(1, 2, parts=[[9, n], [4, n]]) for n in range(2)]).known
+
+
+def test_features_of_samples_that_ranks_gather_cut_no_data() -> None:
+    """As for a contrastive loss. Ranks that average no gradients exchange parts of a layer."""
+    every = [[0, 1]]
+    assert of(*[place(1, 2, averages=every, features=every)] * 2).degrees == {"dp": 2}
+    assert of(*[place(1, 2, features=every)] * 2).degrees == {"tp": 2}
 
 
 def test_named_dimensions_go_first_unless_gradients_are_averaged_over_more() -> None:
@@ -149,7 +165,10 @@ def lab(
     [
         ("ddp", 2, "--data constant", {"dp": 2}),
         ("by_hand", 2, "--via stack", {"dp": 2}),
+        ("by_hand", 2, "--data alike --via ring", {"dp": 2}),
+        ("contrast", 2, "--data alike", {"dp": 2}),
         ("tp", 4, "--accum 2", {"dp": 2, "tp": 2}),
+        ("raw", 2, "", {"tp": 2}),
         ("unnamed", 2, "--data constant", {"tp": 2}),
         ("pipeline", 4, "", {"dp": 2, "pp": 2}),
         ("tp", 2, "--say", {}),
@@ -166,6 +185,8 @@ def lab(
             ("dtensor", 4, "", {"dp": 2, "tp": 2}),
             ("pipeline", 2, "", {"pp": 2}),
             ("pipeline", 2, "--schedule Interleaved1F1B", {"pp": 2}),
+            ("pipeline", 2, "--schedule InterleavedZeroBubble", {"pp": 2}),
+            ("pipeline", 2, "--schedule ZBVZeroBubble", {"pp": 2}),
             ("stages", 2, "--accum 2", {"pp": 2}),
             ("cp", 2, "", {"cp": 2}),
             ("cp", 4, "", {"dp": 2, "cp": 2}),
@@ -176,8 +197,10 @@ def test_samples_and_tokens_are_those_that_the_script_counts(
     how: str, ranks: int, words: str, degrees: dict[str, int], tmp_path: Path
 ) -> None:
     launcher = "torch.distributed.run" if how == "ddp" else ""
-    result = lab(tmp_path, how, ranks, words, launcher).probe()
+    one = lab(tmp_path, how, ranks, words, launcher)
+    result = one.probe()
     assert result.verdict is Verdict.OK, result.reason
+    assert ["same batches" in each for each in one.notes] == [True] * ("alike" in words)
     ran = seen(result)
     (log,) = tmp_path.glob("launch*.log")
     said = re.search(r"samples (\d+) tokens (\d+)", log.read_text())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -228,6 +229,41 @@ def test_tokens_that_the_script_says_come_first() -> None:
 def test_tokens_are_the_mean_of_the_batches_that_were_looked_at() -> None:
     ran = ranks(seen([[[4, 20]], [[4, 30]]], [[[4, 22]]], micro_steps=2)).ran(0, 2)
     assert (ran.samples, ran.tokens, ran.seq_len) == (8.0, 2 * 4 * 24.0, 22)
+
+
+def sized(*sizes: int, looked: int, times_s: Sequence[float] = (), size: int = 64) -> Ranks:
+    """Steps of so many samples of 32 tokens, of which the first ones were looked at."""
+    message = seen(*[[[[n, 32]]] if number < looked else [] for number, n in enumerate(sizes)])
+    steps = [replace(step, size=size * n) for step, n in zip(message.steps, sizes, strict=True)]
+    steps = [replace(step, step_s=s) for step, s in zip(steps, times_s, strict=False)] or steps
+    return ranks(replace(message, steps=steps))
+
+
+def test_batches_that_were_not_looked_at_count_by_their_size() -> None:
+    uneven = (4, 4, 4, 1) * 4
+    found = sized(*uneven, looked=5)
+    for first in (0, 4, 8):
+        ran = found.ran(first, 1)
+        assert (ran.samples, ran.tokens) == pytest.approx((3.25, 3.25 * 32))
+    assert sized(*uneven, looked=5, size=0).ran(0, 1).samples == pytest.approx(17 / 5)
+
+
+def test_sizes_that_do_not_go_with_what_is_counted_count_nothing() -> None:
+    """As those of longer samples, of which there are as many."""
+    message = seen([[[4, 32]]], [[[4, 24]]], [])
+    sizes = (32, 24, 40)
+    steps = [replace(step, size=n) for step, n in zip(message.steps, sizes, strict=True)]
+    ran = ranks(replace(message, steps=steps)).ran(0, 1)
+    assert (ran.samples, ran.tokens) == pytest.approx((4.0, 4 * 32))
+
+
+def test_the_time_of_a_step_of_mean_work_is_the_mean_time() -> None:
+    """Though most steps are longer."""
+    times_s = [0.4, 0.4, 0.4, 0.2] * 2
+    found = sized(*(4, 4, 4, 1) * 2, looked=4, times_s=times_s)
+    assert median(found.evened(0, times_s)) == pytest.approx(0.35)
+    alike = sized(*[4] * 8, looked=4, times_s=times_s)
+    assert alike.evened(0, times_s) == times_s
 
 
 def test_each_rank_is_compared_with_its_own_micro_batch() -> None:
