@@ -108,7 +108,8 @@ def record(
             mean_power_w=joules_per_token and joules_per_token * tokens_per_s,
         )  # fmt: skip
     outcome = Outcome(
-        verdict=verdict, started_s=10.0 * number, probe_s=4.0, group_start_s=1.0, warmup_s=1.0,
-        timed_s=2.0, measurement=measured, reason=reason, witness=witness,
+        verdict=verdict, started_s=10.0 * number, group_start_s=1.0, warmup_s=1.0,
+        probe_s=0.0 if verdict is Verdict.SKIPPED else 4.0, timed_s=2.0, measurement=measured,
+        reason=reason, witness=witness,
     )  # fmt: skip
     return Record(number, purpose, candidate, outcome)

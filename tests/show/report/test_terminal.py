@@ -20,7 +20,7 @@ from autotune.show.report.result import ROUTED, Caution, cautions
 from autotune.show.report.terminal import LiveReporter, PlainReporter
 from autotune.show.report.text import minutes, si
 from autotune.space.candidate import Candidate
-from autotune.space.outcome import Objective, Verdict
+from autotune.space.outcome import Objective, Purpose, Verdict
 from autotune.space.space import LEFT_OUT, Fixed, Space
 from autotune.space.workload import GlobalBatch
 from autotune.wire.stopping import Phase
@@ -475,6 +475,15 @@ def test_only_new_incumbents_and_failures_scroll_by() -> None:
     assert [n for n in ("901", "902", "903", "904") if f" {n} search" in screen.text] == [
         "901", "904",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("purpose", get_args(Purpose))
+def test_a_probe_that_the_budget_cut_short_scrolls_by(purpose: Purpose) -> None:
+    screen, _, reporter = live()
+    found = record(A, Verdict.SKIPPED, number=901, purpose=purpose)
+    reporter.told(replace(found, outcome=replace(found.outcome, probe_s=4.0)), None)
+    reporter.close()
+    assert f" 901 {purpose}" in screen.text
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["closed early", "finished"])
