@@ -141,7 +141,10 @@ def test_a_process_that_makes_no_backward_pass_is_no_rank() -> None:
         (seen(*[[[[4, 30]]]] * 4), "asked for seq_len 32, the model got 4 x 30"),
         (seen([[[4, 48]]], [[[4, 40]]]), "asked for seq_len 32, the model got 4 x 48"),
         (seen([[[4, 32]]], micro_steps=2), "asked for 1 micro-steps, a step has 2 backward"),
-        (seen([[[4, 32]]], world_size=2), "asked for 1 rank, but 2 ranks train; write --world-size"),
+        (
+            seen([[[4, 32]]], world_size=2),
+            "asked for 1 rank, but 2 ranks train; write --world-size 2 (of a plan: --gpus)",
+        ),
         (seen([[[4, 24]]], [[[4, 30]]]), ""),  # padded to the longest of each batch
         (seen([[[4]]]), ""),  # images
         (seen([[[3]]]), "asked for micro_batch 4, the model got 3"),
