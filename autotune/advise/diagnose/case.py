@@ -108,8 +108,11 @@ def as_said(setting: str, case: Case) -> str:
 
 
 def of_deepspeed(table: dict[str, str], case: Case) -> str:
-    """`of`; in DeepSpeed's words, if the log names its file."""
-    file = case.context.text("deepspeed_file")
-    if file is None or case.framework not in ("transformers", "deepspeed", "accelerate", "torch"):
-        return of(table, case)
-    return f"in {file}, {table['deepspeed']}"
+    """`of`; in the words of DeepSpeed's file, or of accelerate's, if the log names one."""
+    files, tool = ("deepspeed", "accelerate"), case.framework
+    if "zero_stage" not in case.context.settings:  # accelerate's file may be of FSDP
+        files = files[:1]
+    for name in files if tool in ("transformers", "deepspeed", "accelerate", "torch") else ():
+        if (file := case.context.text(f"{name}_file")) is not None:
+            return f"in {file}, {table[name]}"
+    return of(table, case)

@@ -164,7 +164,7 @@ def remark(best: Best, made: Exported | None = None) -> str:
     elif not best.confirmed and not best.expected:
         lines.append(f"WARNING: not confirmed: {UNCONFIRMED[best.unconfirmed or 'no finals']}.")
     if made and made.others:
-        lines.append(f"Not said here either: {', '.join(made.others)}.")
+        lines.append(f"This file does not set: {', '.join(made.others)}.")
     return "".join(f"# {_in_one_line(line)}\n" for line in lines)
 
 

@@ -74,6 +74,9 @@ def test_a_format_is_a_function_of_the_result(name: str, best: Best) -> None:
     if first is None:
         return
     assert set(first.needed) | set(first.others) == set(first.unexpressed)
+    heads = [text for file, text in first.files.items() if text.startswith("#")]
+    for each in first.others if heads else ():
+        assert any(f"# This file does not set: {', '.join(first.others)}." in t for t in heads)
     known = {f"{fact} {getattr(best.config, fact)}" for fact in FACTS}
     assert best.dtypes is not None
     known |= {f"weights in {best.dtypes['weights']}", "gradients reduced in fp32"}
