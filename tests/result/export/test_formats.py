@@ -75,7 +75,7 @@ def test_a_format_is_a_function_of_the_result(name: str, best: Best) -> None:
         return
     assert set(first.needed) | set(first.others) == set(first.unexpressed)
     heads = [text for file, text in first.files.items() if text.startswith("#")]
-    for each in first.others if heads else ():
+    if heads and first.others:
         assert any(f"# This file does not set: {', '.join(first.others)}." in t for t in heads)
     known = {f"{fact} {getattr(best.config, fact)}" for fact in FACTS}
     assert best.dtypes is not None
