@@ -188,6 +188,6 @@ def _in_one_line(text: str) -> str:
 def _plain(config: Config, name: str) -> bool:
     if name in ("width", "vocab_size"):  # the config of a model has them
         return config.model != "gpt" or getattr(config, name) is None
-    if name == "nodes":
-        return config.nodes == 1
+    if name in ("nodes", "seq_len"):  # a script's samples without tokens have length 1
+        return int(getattr(config, name)) == 1
     return name != "optimizer" and name in AXES and getattr(config, name) == AXES[name].plain

@@ -426,6 +426,20 @@ def test_what_a_script_says_itself_is_refused_and_told_to_be_left_out(tmp_path: 
     assert f"not {', '.join(theirs)}: they are for transformers models; --format" in said
 
 
+def test_launching_nothing_is_refused_in_one_line(tmp_path: Path) -> None:
+    write(RESULTS["ddp"], tmp_path, ["launch"])
+    ran = subprocess.run([tmp_path / "launch.sh"], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr == f"name your script: {tmp_path / 'launch.sh'} train.py\n"
+
+
+def test_a_script_without_tokens_has_no_length_to_set() -> None:
+    best = of_script("python train.py -b {micro_batch}")
+    made = EXPORTS["hf"].make(replace(best, config=replace(best.config, seq_len=1)))
+    assert made is not None
+    assert "seq_len" not in str(made.unexpressed)
+
+
 def test_the_threads_are_those_of_the_measurement(tmp_path: Path) -> None:
     variables = {"OMP_NUM_THREADS": "7", "OMP_WAIT_POLICY": "PASSIVE", "NCCL_DEBUG": "WARN"}
     best = replace(
