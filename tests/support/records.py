@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 from autotune.space.candidate import Candidate
-from autotune.space.outcome import Outcome, Record, Verdict, measurement
+from autotune.space.outcome import Outcome, Purpose, Record, Verdict, measurement
 from autotune.space.space import Fixed, Limits, Space
 from autotune.space.workload import GlobalBatch, Workload
 from autotune.wire.reports import Conditions, Peaks
@@ -73,7 +72,7 @@ def record(
     verdict: Verdict = Verdict.OK,
     *,
     number: int = 0,
-    purpose: Literal["search", "final"] = "search",
+    purpose: Purpose = "search",
     tokens_per_s: float = 1000.0,
     noise: float = 0.01,
     steps: int = 20,

@@ -109,10 +109,12 @@ def as_said(setting: str, case: Case) -> str:
 
 def of_deepspeed(table: dict[str, str], case: Case) -> str:
     """`of`; in the words of DeepSpeed's file, or of accelerate's, if the log names one."""
-    files, tool = ("deepspeed", "accelerate"), case.framework
-    if "zero_stage" not in case.context.settings:  # accelerate's file may be of FSDP
-        files = files[:1]
-    for name in files if tool in ("transformers", "deepspeed", "accelerate", "torch") else ():
+    if case.framework not in ("transformers", "deepspeed", "accelerate", "torch"):
+        return of(table, case)
+    files = ["deepspeed"]
+    if "zero_stage" in case.context.settings:  # else accelerate's file may be of FSDP
+        files.append("accelerate")
+    for name in files:
         if (file := case.context.text(f"{name}_file")) is not None:
             return f"in {file}, {table[name]}"
     return of(table, case)
