@@ -359,8 +359,8 @@ class _Session(Setup):
                 Ending.STOPPED,
                 f"{why}; the best so far is written; go on with --resume {resume}",
             )
-        if (more := study.next_step(resume)) is not None:
-            self.reporter.note(more)
+        for line in (study.next_step(resume) or "").splitlines():
+            self.reporter.note(line)
         return StudyEnd(Ending.FOUND)
 
     def _report(self) -> None:

@@ -142,7 +142,7 @@ class Study:
         return searched + (yield from self._finals.turn())
 
     def next_step(self, folder: str) -> str | None:
-        """A note if more time would tell more: why, and the command that goes on in `folder`."""
+        """Two lines if more time would tell more: why, and the command to go on in `folder`."""
         choice, finals = self.ledger.choice(), self._finals
         if choice is None:
             return None
@@ -159,7 +159,7 @@ class Study:
             why = "More finals would tell more"
         else:
             return None
-        return f"{why}. Go on: autotune --resume {folder} --budget {math.ceil(needs_s / 60)}m"
+        return f"{why}. Go on:\nautotune --resume {folder} --budget {math.ceil(needs_s / 60)}m"
 
     def _few(self) -> str:
         """A note if the budget had time for few candidates of a script; else empty."""

@@ -143,7 +143,7 @@ def test_a_budget_for_few_launches_of_a_script_is_said_after_the_first_and_at_th
     assert said is not None
     tried = len(done.runner.searched)
     assert said.startswith(f"Only {tried} of 64 candidates w")
-    assert said.endswith("a launch takes 19 s here. Go on: autotune --resume here --budget 7m")
+    assert said.endswith("a launch takes 19 s here. Go on:\nautotune --resume here --budget 7m")
 
 
 @pytest.mark.parametrize(("rival", "said"), [(0.7, "More finals would tell more. "), (0.4, "")])
@@ -157,7 +157,7 @@ def test_where_another_candidate_is_likelier_the_next_step_has_one_budget(
     found = replace(choice, confirmed=True, unconfirmed=None, certainty=sure)
     monkeypatch.setattr(done.study.ledger, "choice", lambda: found)
     step = done.study.next_step("here") or ""
-    assert step.startswith(said and f"{said}Go on: autotune --resume here --budget ")
+    assert step.startswith(said and f"{said}Go on:\nautotune --resume here --budget ")
     assert (step == "") == (said == "")
 
 
