@@ -56,7 +56,8 @@ def parse_share(text: str, flag: str) -> float:
         raise UsageError(f"{flag} {text}: not a share; write it as 80% or 0.8")
     share = number / 100 if unit else number
     if not 0 < share <= 1:
-        raise UsageError(f"{flag} {text}: must be above 0% and at most 100%, e.g. 80%")
+        meant = f"{number:g}%" if not unit and 1 < share <= 100 else "e.g. 80%"
+        raise UsageError(f"{flag} {text}: must be above 0% and at most 100%: write {meant}")
     return share
 
 

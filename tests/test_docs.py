@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,15 @@ def anchors(text: str) -> set[str]:
 
 def test_the_readme_is_short() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 170
+
+
+def test_the_readme_names_the_least_versions() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    least = dict(each.split(">=") for each in project["dependencies"] if ";" not in each)
+    named = {"Python": project["requires-python"].removeprefix(">="), **least}
+    text = " ".join(README.read_text(encoding="utf-8").split())
+    for name in ("Python", "torch", "transformers"):
+        assert f"{name} {named[name].removesuffix('.0')}" in text
 
 
 def test_the_architecture_is_short() -> None:

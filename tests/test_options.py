@@ -110,7 +110,7 @@ WRONG = [
     (parse_duration_s, "9" * 400, "30m"),
     (parse_duration_s, "99999h", "30m"),
     (parse_share, "80GiB", "80%"),
-    (parse_share, "80", "80%"),
+    (parse_share, "85", "85%"),
     (parse_share, "0%", "80%"),
     (parse_share, "101%", "80%"),
     (parse_bytes, "24 apples", "24GiB"),

@@ -7,8 +7,14 @@ from contextlib import suppress
 from enum import IntEnum
 from itertools import pairwise
 
-from cyclopts import CycloptsError, UnknownOptionError, UnusedCliTokensError
+from cyclopts import (
+    CycloptsError,
+    MissingArgumentError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 
+from autotune.commands import COMMANDS
 from autotune.errors import UsageError
 from autotune.space.axes import meant
 
@@ -40,11 +46,18 @@ def complain(message: str) -> None:
 def one_line(error: UsageError | CycloptsError) -> str:
     """The error of the input, and a remedy."""
     if isinstance(error, UnusedCliTokensError):
-        unused = " ".join(error.unused_tokens or [])
+        words = error.unused_tokens or []
+        unused = " ".join(words)
         instead = "several values are joined by commas, e.g. --depth 2,4"
+        if words[:1] == list(error.root_input_tokens or [])[:1]:
+            instead = _in_place_of(words[0], error)
         return _in_one_line(
             f"unexpected {unused}; see --help; {_quoted(error, unused) or instead}"
         )
+    if isinstance(error, MissingArgumentError):
+        command = " ".join(error.command_chain or ())
+        name = error.argument.name if error.argument else "an argument"
+        return _in_one_line(f"{command}: {name} is missing; see autotune {command} --help")
     if isinstance(error, UnknownOptionError):
         asked = (error.token.keyword or error.token.value).partition("=")[0]
         flags = [name for each in error.argument_collection for name in each.names if each.parse]
@@ -57,6 +70,16 @@ def one_line(error: UsageError | CycloptsError) -> str:
             hint += f' A flag of the script needs --axis "{name}=1,2", and {{{name}}} in --script.'
         return _in_one_line(f"Unknown option: {asked}.{hint}")
     return _in_one_line(str(error))
+
+
+def _in_place_of(word: str, error: CycloptsError) -> str:
+    """What to write in the place of `word`, which came first and is no command."""
+    if word.endswith(".py"):
+        return f'for a script write --script "python {word} --batch {{micro_batch}}" or the like'
+    known = error.app.assemble_argument_collection() if error.app else ()
+    if any(f"--{word}" in each.names for each in known):
+        return f"write --{word}"
+    return f"commands are {', '.join(COMMANDS)}"
 
 
 def _quoted(error: CycloptsError, rest: str) -> str:

@@ -147,6 +147,9 @@ def _named(text: str, asked: str) -> Card:
     if several and wanted in ("a100", "v100"):
         raise UsageError(f"{asked}: which one: {' or '.join(each.name for each in several)}?")
     names_of = {plain_name(card.name): card.name for card in CARDS}
+    turned = re.fullmatch(r"(.+)[xX*×](\d{1,4})", text)
+    if turned is not None and (name := names_of.get(plain_name(turned[1]))) is not None:
+        raise UsageError(f"{asked}: write {turned[2]}x{name}")
     near = get_close_matches(wanted, names_of, 1, 0.75)
     meant = f" did you mean {names_of[near[0]]}?" if near else ""
     known = ", ".join(names_of.values())

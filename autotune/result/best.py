@@ -495,6 +495,11 @@ class Best:
             return found
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror}") from error
+        except json.JSONDecodeError as error:
+            line = f"cut off or damaged in line {error.lineno}" if error.pos else "empty"
+            raise UsageError(
+                f"{path}: {line}; autotune --resume with its study's folder writes it again"
+            ) from error
         except (ValueError, RecursionError) as error:
             raise UsageError(f"{path}: not a best.json: {error!s:.200}") from error
 

@@ -35,6 +35,8 @@ FEWEST_PAIRS = 2
 """The fewest pairs of finals of one candidate from which noise is estimated."""
 EQUAL = 0.01
 """Candidates that differ by less than this share are as good as each other."""
+PROBABLY = 0.5
+"""From this probability on, another candidate is called probably the best."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
@@ -391,10 +390,9 @@ class Search:
         if few >= min(FEW, self.enough):
             return
         every = len(self._space.candidates)
-        whole = f"all {every}" if every == self.enough else f"{self.enough} of {every}"
         self._records.reporter.note(
             f"a launch takes about {launch_s:.0f} s: {minutes(budget_s)} is enough for about"
-            f" {few}; {whole} candidates need about {math.ceil(self.enough * launch_s / 60)}m"
+            f" {few} of {every} candidates"
         )
 
     def _put_off_round(self, slot: Slot, why: str) -> None:

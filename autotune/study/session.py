@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 import shutil
 import threading
 from collections import Counter
@@ -46,8 +45,6 @@ from autotune.study.study import Study
 from autotune.study.why_nothing import why_nothing
 from autotune.wire.budget import Clock, StopFlag
 
-ENOUGH_FINALS = 10
-"""The advised budget has time for so many finals."""
 SHOWN_UNTRIED = 3
 """At most so many untried values of axes are named."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -339,8 +336,6 @@ class _Session(Setup):
         if self.testbed.remark:
             self.reporter.note(self.testbed.remark)
         resume = quote(str(self.folder.path))
-        if (few := study.few(resume)) is not None:
-            self.reporter.note(few)
         self.reporter.finished(best, self.folder.best)
         shutil.rmtree(self.folder.exports, ignore_errors=True)  # of an earlier winner
         made = export.write(best, self.folder.exports)
@@ -359,18 +354,13 @@ class _Session(Setup):
         )
         if untried := study.ledger.untried:
             self.reporter.note(_not_measured(untried))
-        if few is None and (final_s := study.lacking_s()) is not None:
-            what = "launch" if self.space.workload.of_script else "final"
-            more = math.ceil(ENOUGH_FINALS * final_s / 60)
-            self.reporter.note(
-                f"a {what} takes {math.ceil(final_s)} s:"
-                f" autotune --resume {resume} --budget {more}m"
-            )
         if why := f"stopped by {self.stop.name}" if self.stop.name else lost:
             return StudyEnd(
                 Ending.STOPPED,
                 f"{why}; the best so far is written; go on with --resume {resume}",
             )
+        for line in (study.next_step(resume) or "").splitlines():
+            self.reporter.note(line)
         return StudyEnd(Ending.FOUND)
 
     def _report(self) -> None:

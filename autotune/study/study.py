@@ -12,7 +12,7 @@ from functools import partial
 
 from autotune.errors import NoNodesError
 from autotune.measure.runner import Runner, StopRequestedError
-from autotune.result.choice import MEASURED_UNCONFIRMED
+from autotune.result.choice import MEASURED_UNCONFIRMED, PROBABLY
 from autotune.result.earlier import Earlier
 from autotune.result.folder.databases import UnreachableError
 from autotune.result.folder.journal import Journal
@@ -35,6 +35,8 @@ from autotune.study.why_nothing import nothing_expected
 from autotune.study.work import NextWork, Slot
 from autotune.wire.budget import Clock, StopFlag
 
+ENOUGH_FINALS = 10
+"""The advised budget has time for so many finals."""
 TRACE_S, TRACE_SHARE = 10.0, 0.1
 """Tracing the models may take these seconds, or this share of the budget where that is more."""
 
@@ -139,26 +141,36 @@ class Study:
         self._records.unsearched = False
         return searched + (yield from self._finals.turn())
 
-    def lacking_s(self) -> float | None:
-        """Seconds of one final, if the budget was too short for the needed finals."""
-        choice = self.ledger.choice()
-        if choice is None or choice.confirmed or not self._finals.out_of_time:
+    def next_step(self, folder: str) -> str | None:
+        """Two lines if more time would tell more: why, and the command to go on in `folder`."""
+        choice, finals = self.ledger.choice(), self._finals
+        if choice is None:
             return None
-        return self._finals.lacked_s or self._finals.round_s(choice.record)
+        what = "launch" if self._space.workload.of_script else "final"
+        final_s = finals.lacked_s or finals.round_s(choice.record)
+        needs_s, certainty = ENOUGH_FINALS * final_s, choice.certainty
+        if few := self._few():
+            why, needs_s = few, self._search.enough * self._search.launch_s()
+        elif not choice.confirmed and finals.out_of_time:
+            why = f"The finals lacked time: a {what} takes {math.ceil(final_s)} s"
+        elif choice.unconfirmed in MEASURED_UNCONFIRMED or (
+            certainty is not None and certainty.next_best > PROBABLY
+        ):
+            why = "More finals would tell more"
+        else:
+            return None
+        return f"{why}. Go on:\nautotune --resume {folder} --budget {math.ceil(needs_s / 60)}m"
 
-    def few(self, folder: str) -> str | None:
-        """A note if the budget had time for few candidates of a script. It says how to go on in
-        that `folder`."""
+    def _few(self) -> str:
+        """A note if the budget had time for few candidates of a script; else empty."""
         tried, search = self.ledger.probed, self._search
         every = len(self._space.candidates)
         is_few = tried < min(FEW, every)
         if not self._space.workload.of_script or not search.out_of_time or not is_few:
-            return None
-        launch_s = search.launch_s()
+            return ""
         return (
             f"Only {tried} of {every} candidates {'was' if tried == 1 else 'were'} tried: a launch"
-            f" takes {launch_s:.0f} s here. For a real search: autotune"
-            f" --resume {folder} --budget {math.ceil(search.enough * launch_s / 60)}m"
+            f" takes {search.launch_s():.0f} s here"
         )
 
     def close(self) -> None:

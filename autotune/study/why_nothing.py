@@ -84,7 +84,7 @@ def _more(records: Sequence[Record], space: Space, budget_s: float) -> str:
         return f"try --budget {minutes}m"
     first = records[0].outcome
     limit, expected = space.limits.limit_bytes, first.predicted_peak_bytes
-    if expected is not None and expected > limit:
+    if not space.workload.of_script and expected is not None and expected > limit:
         return (
             f"{space.name(records[0].candidate)} is expected to need {gib(expected)}; the limit is"
             f" {gib(limit)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -346,6 +347,17 @@ def test_what_is_written_reads_back_equal(tmp_path: Path) -> None:
     found.write(tmp_path / "best.json")
     assert Best.read(tmp_path / "best.json") == found
     assert json.loads((tmp_path / "best.json").read_text("utf-8")) == found.to_json()
+
+
+@pytest.mark.parametrize(("bytes_left", "said"), [(0, "empty"), (500, "cut off or damaged in")])
+def test_of_a_cut_file_it_is_said_how_to_have_it_again(
+    tmp_path: Path, bytes_left: int, said: str
+) -> None:
+    path = tmp_path / "best.json"
+    best(record(A)).write(path)
+    os.truncate(path, bytes_left)
+    with pytest.raises(UsageError, match=rf"best.json: {said}.*--resume"):
+        Best.read(path)
 
 
 def test_a_refused_document_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from optuna.trial import TrialState
 
 from autotune.measure.runner import Job, Result, StopRequestedError
+from autotune.result.choice import Certainty
 from autotune.result.folder.ask import Ask
 from autotune.result.folder.provenance import rank_versions
 from autotune.space.candidate import Build, Candidate
@@ -132,20 +133,32 @@ def test_a_budget_for_few_launches_of_a_script_is_said_after_the_first_and_at_th
 
     among = space_of(PLAIN, micro_batch="1:64")
     done = run(slow, among, now=now, budget_s=budget_s, sampler="grid")
-    said = done.study.few("here")
+    said = done.study.next_step("here")
     first = [note for note in done.listener.notes if note.startswith("a launch takes about")]
     if few is None:
-        assert (first, said) == ([], None)
+        assert not first
+        assert not (said or "").startswith("Only")
         return
-    assert first == [
-        f"a launch takes about 19 s: 1:40 is enough for about {few}; 20 of 64 candidates need"
-        " about 7m"
-    ]
+    assert first == [f"a launch takes about 19 s: 1:40 is enough for about {few} of 64 candidates"]
     assert said is not None
     tried = len(done.runner.searched)
     assert said.startswith(f"Only {tried} of 64 candidates w")
-    assert said.endswith("a launch takes 19 s here. For a real search: autotune --resume here"
-                         " --budget 7m")  # fmt: skip
+    assert said.endswith("a launch takes 19 s here. Go on:\nautotune --resume here --budget 7m")
+
+
+@pytest.mark.parametrize(("rival", "said"), [(0.7, "More finals would tell more. "), (0.4, "")])
+def test_where_another_candidate_is_likelier_the_next_step_has_one_budget(
+    run: Runs, monkeypatch: pytest.MonkeyPatch, rival: float, said: str
+) -> None:
+    done = run(budget_s=3600.0)
+    choice = done.study.ledger.choice()
+    assert choice is not None
+    sure = Certainty(best=0.3, equal=0.3, next=choice.record.candidate, next_best=rival)
+    found = replace(choice, confirmed=True, unconfirmed=None, certainty=sure)
+    monkeypatch.setattr(done.study.ledger, "choice", lambda: found)
+    step = done.study.next_step("here") or ""
+    assert step.startswith(said and f"{said}Go on:\nautotune --resume here --budget ")
+    assert (step == "") == (said == "")
 
 
 def test_a_budget_that_ends_with_the_last_candidate_of_a_script_was_enough(run: Runs) -> None:
@@ -158,7 +171,7 @@ def test_a_budget_that_ends_with_the_last_candidate_of_a_script_was_enough(run: 
     among = space_of(PLAIN, micro_batch="1:4")
     done = run(slow, among, now=now, budget_s=105.0, sampler="grid")
     assert len(done.runner.searched) == 4
-    assert done.study.few("here") is None
+    assert "candidates" not in (done.study.next_step("here") or "")
 
 
 def test_a_round_stays_in_one_build_and_ascends_in_tokens(run: Runs) -> None:

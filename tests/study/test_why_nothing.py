@@ -170,3 +170,11 @@ def test_what_a_script_s_candidate_settles_is_told_by_what_it_is_told() -> None:
     skipped = ledger.settle(lost)[-1]
     assert skipped.outcome.reason == "needs no less than micro_batch 1, which was oom"
     assert skipped.outcome.witness == among.candidates[0].key
+
+
+def test_no_size_is_told_of_a_script_that_was_never_measured() -> None:
+    among = space_of("true train.py --batch {micro_batch}", micro_batch="1,2", seq_len="")
+    outcome = Outcome(verdict=Verdict.SKIPPED, log="launch1.log", predicted_peak_bytes=2**60)
+    ended = why_nothing([Record(0, "search", among.candidates[0], outcome)], among, None, 60.0)
+    assert "expected" not in ended.message
+    assert "try --budget 2m" in ended.message

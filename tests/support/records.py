@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 from autotune.space.candidate import Candidate
-from autotune.space.outcome import Outcome, Record, Verdict, measurement
+from autotune.space.outcome import Outcome, Purpose, Record, Verdict, measurement
 from autotune.space.space import Fixed, Limits, Space
 from autotune.space.workload import GlobalBatch, Workload
 from autotune.wire.reports import Conditions, Peaks
@@ -73,7 +72,7 @@ def record(
     verdict: Verdict = Verdict.OK,
     *,
     number: int = 0,
-    purpose: Literal["search", "final"] = "search",
+    purpose: Purpose = "search",
     tokens_per_s: float = 1000.0,
     noise: float = 0.01,
     steps: int = 20,
@@ -108,7 +107,8 @@ def record(
             mean_power_w=joules_per_token and joules_per_token * tokens_per_s,
         )  # fmt: skip
     outcome = Outcome(
-        verdict=verdict, started_s=10.0 * number, probe_s=4.0, group_start_s=1.0, warmup_s=1.0,
-        timed_s=2.0, measurement=measured, reason=reason, witness=witness,
+        verdict=verdict, started_s=10.0 * number, group_start_s=1.0, warmup_s=1.0,
+        probe_s=0.0 if verdict is Verdict.SKIPPED else 4.0, timed_s=2.0, measurement=measured,
+        reason=reason, witness=witness,
     )  # fmt: skip
     return Record(number, purpose, candidate, outcome)

@@ -22,7 +22,8 @@ _NEVER = tuple(name for name in OTHER_AXES if name not in (*_FACTS, *SCRIPT_AXES
 
 
 def not_compared(readings: Sequence[Reading], best: Best) -> list[str]:
-    """Facts that none of `readings` has, with their values in the result."""
+    """Facts that none of `readings` has, with their values in the result, without axes that are
+    plain there."""
     known = best.known
     missing = [
         name for name in _FACTS
@@ -33,7 +34,11 @@ def not_compared(readings: Sequence[Reading], best: Best) -> list[str]:
     silent = best.lora is not None and all(each.adapters is None for each in readings)
     lora = [f"lora {best.lora}"] if silent else []
     never = [name for name in _NEVER if known is None or name in known]
-    said = (f"{name} {getattr(best.config, name)}" for name in (*missing, *never))
+    values = {name: getattr(best.config, name) for name in (*missing, *never)}
+    said = [
+        f"{name} {value}" for name, value in values.items()
+        if name not in AXES or value != AXES[name].plain
+    ]  # fmt: skip
     own = [] if known is None else ["what the script says itself", *own_settings(best)]
     return [*said, *lora, *own]
 
@@ -52,7 +57,7 @@ def against(
                 continue
             seen.add(name)
             consequence = _consequence(name, value, best, trials)
-            differs = f"is {value}, measured was {wanted}{consequence}"
+            differs = f"is {value}, the result has {wanted}{consequence}"
             yield Finding("error", reading.called(name), differs)
 
 
@@ -93,7 +98,7 @@ def _consequence(name: str, value: object, best: Best, trials: pd.DataFrame | No
     for axis, each in wanted.items():
         rows = rows[rows[axis] == each]
     if rows.empty:
-        return "; that was not measured"
+        return "; the study did not try that"
     row = rows.iloc[-1]
     if row.verdict in ("ok", "pruned"):
         share = row.tokens_per_s / best.measured.tokens_per_s

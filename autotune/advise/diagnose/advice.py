@@ -130,6 +130,7 @@ def _script(case: Case) -> str | None:
     None for a known model, else the line with a flag for the batch."""
     command, batch = case.context.text("launch"), case.context.batch_flag
     if command is not None and "{" not in command:
+        command = _OUT.sub(r"\1{out}", command)
         names = {"micro": "{micro_batch}", "accum": "{grad_accum}", "length": "{seq_len}"}
         command = _filled(case, command, names)
         if "{micro_batch}" in command:
@@ -141,8 +142,15 @@ def _script(case: Case) -> str | None:
         flag = batch.form
     elif case.framework == "transformers":
         flag = "--per_device_train_batch_size {}"
-    whole = command if command is not None and "{" not in command else "<your command>"
+    whole = command if "{" not in (case.context.text("launch") or "{") else "<your command>"
     return f"{whole} {flag.format('{micro_batch}')}"
+
+
+_OUT = re.compile(
+    r"(?<!\S)(--(?:out(?:put)?|save|log(?:ging)?|default[-_]root)[-_]dir(?:=| +))"
+    r"(?:'[^']*'|\"[^\"]*\"|\S+)"
+)
+"""A flag of a folder to which a script writes."""
 
 
 def _filled(case: Case, command: str, values: dict[str, str]) -> str:

@@ -108,8 +108,13 @@ def as_said(setting: str, case: Case) -> str:
 
 
 def of_deepspeed(table: dict[str, str], case: Case) -> str:
-    """`of`; in DeepSpeed's words, if the log names its file."""
-    file = case.context.text("deepspeed_file")
-    if file is None or case.framework not in ("transformers", "deepspeed", "accelerate", "torch"):
+    """`of`; in the words of DeepSpeed's file, or of accelerate's, if the log names one."""
+    if case.framework not in ("transformers", "deepspeed", "accelerate", "torch"):
         return of(table, case)
-    return f"in {file}, {table['deepspeed']}"
+    files = ["deepspeed"]
+    if "zero_stage" in case.context.settings:  # else accelerate's file may be of FSDP
+        files.append("accelerate")
+    for name in files:
+        if (file := case.context.text(f"{name}_file")) is not None:
+            return f"in {file}, {table[name]}"
+    return of(table, case)

@@ -89,6 +89,9 @@ _MODEL = re.compile(
 _DEEPSPEED = re.compile(
     r"\bdeepspeed(?:_config)?(?:_file)?(?:['\"]?[:=]|[ \t])[ \t]*['\"]?([\w./-]{1,200}\.json)\b"
 )
+_ACCELERATE = re.compile(
+    r"\baccelerate[ -]launch\b(?:[^\n]|\\\n){0,500}?--config_file[ =]([\w./-]{1,200}\.ya?ml)\b"
+)
 _STAGE = re.compile(
     r"zero_optimization['\"]?: *\{\s*['\"]stage['\"]: *([123])|\bdeepspeed_stage_([123])"
     r"|(?:\bds_z|zero)_?([123])(?:_\w{1,30})?\.(?:json|ya?ml)"
@@ -551,6 +554,8 @@ class Context:
             note("model", match[1], match)
         for match in _DEEPSPEED.finditer(text):
             note("deepspeed_file", match[1], match)
+        for match in _ACCELERATE.finditer(text):
+            note("accelerate_file", match[1], match)
         for match in _AT_START.finditer(text):
             note("at start", f"{match[2]}/{match[1]}", match)
         for match in _FRACTION.finditer(text):

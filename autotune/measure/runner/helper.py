@@ -91,7 +91,11 @@ class Helper:
         if ended and self.works and self._peer is None and not self._channel.awaited:
             self._fail("the helper ended without an answer")
         elif time.monotonic() > self._deadline:
-            self._fail(f"the helper gave no answer in {self._limit_s:.0f} s")
+            self._fail(
+                f"the helper gave no answer in {self._limit_s:.0f} s"
+                if self._limit_s > 0
+                else "the budget left the helper no time"
+            )
 
     def _let_in(self, peer: Peer) -> None:
         hello = None

@@ -499,11 +499,7 @@ class Launches:
             ModelError: the script could run no candidate as requested.
         """
         if found.axis == "ranks":
-            raise ModelError(
-                f"--script: {found.says}; have the command start {found.asked}, or write"
-                f" --world-size {max(1, found.got)} (of a plan: --gpus)",
-                "",
-            )
+            raise ModelError(f"--script: {found.says}", "")
         if found.axis == "grad_accum":
             raise ModelError(
                 f"--script: {found.says}; check that the script uses {{grad_accum}}", ""

@@ -348,9 +348,7 @@ class Ranks:
         """The first difference between run and request; the model gets `rows` a sample."""
         asked, told = self._candidate, self._told
         if self.world_size != world_size or len(self.all) != world_size:
-            got = f"{len(self.all)} of a group of {self.world_size} train"
-            says = f"asked for {world_size} ranks, {got}"
-            return Mismatch("ranks", world_size, self.world_size, says)
+            return Mismatch("ranks", world_size, self.world_size, self._other_ranks(world_size))
         if self.sharing.pipelined and self._fills_pipeline(accum):
             return None
         if "grad_accum" in told and self.micro_steps != accum:
@@ -388,6 +386,17 @@ class Ranks:
             says = f"asked for seq_len {asked.seq_len}, the model got {got}"
             return Mismatch("seq_len", asked.seq_len, length, says)
         return None
+
+    def _other_ranks(self, asked: int) -> str:
+        """How many train in the place of those `asked` for, and what to write."""
+        count, group = len(self.all), max(1, self.world_size)
+        says = f"asked for {asked} rank{'s' * (asked > 1)}, but"
+        if group == 1 < count:
+            join = "join them in the script, as by torch.distributed.init_process_group()"
+            return f"{says} {count} processes train, each alone; {join}"
+        says += " one process trains" if group == 1 else f" {group} ranks train"
+        start = f"torchrun --nproc-per-node {asked} in the place of python, or " * (asked > 1)
+        return f"{says}; write {start}--world-size {group} (of a plan: --gpus)"
 
     def _fills_pipeline(self, accum: int) -> bool:
         """Whether the first stage gets the requested samples of a step, in whatever parts."""

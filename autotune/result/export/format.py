@@ -164,7 +164,7 @@ def remark(best: Best, made: Exported | None = None) -> str:
     elif not best.confirmed and not best.expected:
         lines.append(f"WARNING: not confirmed: {UNCONFIRMED[best.unconfirmed or 'no finals']}.")
     if made and made.others:
-        lines.append(f"Not said here either: {', '.join(made.others)}.")
+        lines.append(f"This file does not set: {', '.join(made.others)}.")
     return "".join(f"# {_in_one_line(line)}\n" for line in lines)
 
 
@@ -188,6 +188,6 @@ def _in_one_line(text: str) -> str:
 def _plain(config: Config, name: str) -> bool:
     if name in ("width", "vocab_size"):  # the config of a model has them
         return config.model != "gpt" or getattr(config, name) is None
-    if name == "nodes":
-        return config.nodes == 1
+    if name in ("nodes", "seq_len"):  # a script's samples without tokens have length 1
+        return int(getattr(config, name)) == 1
     return name != "optimizer" and name in AXES and getattr(config, name) == AXES[name].plain

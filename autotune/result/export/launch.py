@@ -27,6 +27,7 @@ _SCRIPT = """\
 # With deepspeed run it on one node, with HOSTFILE.
 {% endif %}
 set -euo pipefail
+[ $# -gt 0 ] || { echo "name your script: $0 train.py" >&2; exit 2; }
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 {{ exports }}
 {%- if several %}

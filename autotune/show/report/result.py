@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from autotune.result.best import FINALS, Best, Config, Measured, PhaseTook, Routed, Tie
+from autotune.result.choice import PROBABLY
 from autotune.show.report.cells import cells_table, joules, product, same_batch_table
 from autotune.show.report.objective import has_no_tokens, of_objective, rate
 from autotune.show.report.text import counts_text, paragraph, print_lines, printable, si, visible
@@ -116,7 +117,8 @@ def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, 
     width = console.width
     finals = best.trials.get(FINALS, 0)
     trials = {Verdict(name): n for name, n in best.trials.items() if name != FINALS}
-    winner = Text("\n").join(paragraph(visible(configuration(best.config)), width, "Best: "))
+    found = "(not confirmed) " * (not best.confirmed) + visible(configuration(best.config))
+    winner = Text("\n").join(paragraph(found, width, "Best: "))
     winner.stylize("bold")
     console.print()
     console.print(cells_table(best, width))
@@ -368,17 +370,12 @@ def _sure(best: Best) -> list[str]:
     return [text, *_undecided(best)]
 
 
-PROBABLY = 0.5
-"""From this probability on, another configuration is called probably the best."""
-
-
 def _undecided(best: Best) -> list[str]:
-    """A note if another configuration is likelier to be the best, and how to measure it."""
-    sure, folder = best.sure, best.provenance.get("folder")
+    """A note if another configuration is likelier to be the best."""
+    sure = best.sure
     if sure is None or sure.next is None or (sure.next_best or 0.0) <= PROBABLY:
         return []
-    resume = f": autotune --resume {shlex.quote(folder)} --budget 10m" if folder else ""
-    return [f"Undecided: {_differs(sure.next, best)} is probably better; measure it next{resume}"]
+    return [f"Undecided: {_differs(sure.next, best)} is probably better."]
 
 
 def _differs(config: Config, best: Best) -> str:

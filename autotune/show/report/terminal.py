@@ -111,8 +111,9 @@ class PlainReporter(Reporter):
 
 
 class LiveReporter(PlainReporter):
-    """Keeps a few lines up to date; incumbents and failures scroll by above them. rich's own
-    thread redraws the lines. So their attributes are replaced whole, never changed in place."""
+    """Keeps a few lines up to date; incumbents, failures and what the budget cut short scroll by
+    above them. rich's own thread redraws the lines. So their attributes are replaced whole, never
+    changed in place."""
 
     _of_log = False
 
@@ -171,8 +172,9 @@ class LiveReporter(PlainReporter):
         elif record.purpose == "final" and verdict is not Verdict.SKIPPED:
             self._rounds += 1
         better = _candidate(incumbent) != _candidate(self._incumbent)
+        cut = verdict is Verdict.SKIPPED and record.outcome.probe_s > 0
         self._incumbent = incumbent
-        if better or verdict in _FAILED:
+        if better or cut or verdict in _FAILED:
             super().told(record, incumbent)
 
     def close(self) -> None:

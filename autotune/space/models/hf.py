@@ -294,6 +294,8 @@ def why_missing(name: str, path: Path) -> str:
     """Why there is no config of the model `name` at `path`, and how to get one."""
     if path.is_dir():
         return f"there is no config.json in {path}"
+    if path.suffix == ".json" or name.startswith((".", "/", "~")):
+        return "no such file or folder"
     return (
         f"no such file or folder, and nothing is downloaded; save the config first: python -c"
         f" \"from transformers import AutoConfig as C; C.from_pretrained('{name}')"

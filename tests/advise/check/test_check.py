@@ -378,11 +378,11 @@ def study(tmp_path: Path) -> Path:
     ("changes", "what"),
     [
         ({"train_micro_batch_size_per_gpu": 4},
-         "is 4, measured was 2: measured over ceiling (peak 9 GiB is over the ceiling)"),
-        ({"train_micro_batch_size_per_gpu": 1}, "is 1, measured was 2: measured at"),
-        ({"train_micro_batch_size_per_gpu": 3}, "; that was not measured"),
+         "is 4, the result has 2: measured over ceiling (peak 9 GiB is over the ceiling)"),
+        ({"train_micro_batch_size_per_gpu": 1}, "is 1, the result has 2: measured at"),
+        ({"train_micro_batch_size_per_gpu": 3}, "; the study did not try that"),
         ({"gradient_accumulation_steps": 8}, "the batch of an optimizer step differs"),
-        ({"zero_optimization": {"stage": 3}}, "is 3, measured was 2; that was not measured"),
+        ({"zero_optimization": {"stage": 3}}, "is 3, the result has 2; the study did not"),
     ],
 )  # fmt: skip
 def test_a_difference_to_a_result_has_its_consequence(
@@ -394,9 +394,18 @@ def test_a_difference_to_a_result_has_its_consequence(
     assert what in " ".join(run("check", config, "--against", study, code=7).out.split())
 
 
+def test_of_what_no_file_says_only_values_that_are_not_plain_are_named(
+    study: Path, saved: Save, run: Run
+) -> None:
+    said = run("check", saved(DEEPSPEED), "--against", study, code=7).out
+    (line,) = (each for each in said.splitlines() if each.startswith("not compared"))
+    assert "seq_len" in line
+    assert not any(word in line for word in ("compile off", "pack off", "buckets", "auto"))
+
+
 def test_ranks_are_compared(study: Path, saved: Save, run: Run) -> None:
     asked = ["check", saved(ARGUMENTS), "--against", study, "--world-size"]
-    assert "line: --world-size: is 6, measured was 2" in run(*asked, 6, code=7).out
+    assert "line: --world-size: is 6, the result has 2" in run(*asked, 6, code=7).out
     assert "world" not in run(*asked, 2, code=7).out.replace("not compared", "")
 
 
@@ -421,23 +430,23 @@ def test_what_is_exported_passes_the_check_against_its_own_result(
 @pytest.mark.parametrize(
     ("name", "changes", "what"),
     [
-        ("hf.json", {"use_liger_kernel": False}, "is whole, measured was chunked"),
+        ("hf.json", {"use_liger_kernel": False}, "is whole, the result has chunked"),
         (
             "hf.json",
             {"liger_kernel_config": {"fused_linear_cross_entropy": False}},
-            "use_liger_kernel: is whole, measured was chunked",
+            "use_liger_kernel: is whole, the result has chunked",
         ),
-        ("hf.json", {"activation_checkpointing_kwargs": {}}, "is full, measured was 1/2"),
-        ("llama-factory.yaml", {"enable_liger_kernel": False}, "is whole, measured was chunked"),
+        ("hf.json", {"activation_checkpointing_kwargs": {}}, "is full, the result has 1/2"),
+        ("llama-factory.yaml", {"enable_liger_kernel": False}, "is whole, the result has chunked"),
         (
             "axolotl.yaml",
             {"liger_fused_linear_cross_entropy": None},
-            "is whole, measured was chunked",
+            "is whole, the result has chunked",
         ),
-        ("axolotl.yaml", {}, "is full, measured was 1/2"),
-        ("axolotl.yaml", {"torch_compile": True}, "is on, measured was off"),
-        ("axolotl.yaml", {"optimizer": "adafactor"}, "is adafactor, measured was adamw"),
-        ("hf.json", {"optim": "adamw_bnb_8bit"}, "is adamw8bit, measured was adamw"),
+        ("axolotl.yaml", {}, "is full, the result has 1/2"),
+        ("axolotl.yaml", {"torch_compile": True}, "is on, the result has off"),
+        ("axolotl.yaml", {"optimizer": "adafactor"}, "is adafactor, the result has adamw"),
+        ("hf.json", {"optim": "adamw_bnb_8bit"}, "is adamw8bit, the result has adamw"),
     ],
 )
 def test_a_loss_or_checkpointing_that_needs_other_memory_is_found(
@@ -513,7 +522,7 @@ def test_adapters_or_a_base_that_were_not_measured_are_found(
     best = result("ddp", 0, dtype="bf16", model=TINY, kind="cuda", lora="r=8", base=base)
     found = against_a_change(best, name, changes, tmp_path, run)
     assert f"{name}.yaml: {key}" in found
-    assert f"measured was {'r=8' if base == 'auto' else base}" in found
+    assert f"the result has {'r=8' if base == 'auto' else base}" in found
 
 
 def test_adapters_that_a_file_has_no_word_for_are_said(

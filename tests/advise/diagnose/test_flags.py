@@ -291,6 +291,30 @@ def test_a_trainer_without_deepspeed_is_told_where_its_settings_go(tmp_path: Pat
     assert settings["offload"].startswith('--deepspeed ds.json with "zero_optimization": {')
 
 
+def test_settings_in_accelerates_file_are_told_in_its_words(tmp_path: Path) -> None:
+    launch = "accelerate launch --num_processes 4 --config_file {} x.py --batch-size 8"
+    by_file = {
+        name: {each["name"]: each["setting"] for each in found["advice"]}["offload"]
+        for name in ("zero3.yaml", "fsdp.yaml")
+        for found in [told(tmp_path, f"+ {launch.format(name)}\n{oom()}")]
+    }
+    assert by_file["zero3.yaml"] == (
+        "in zero3.yaml, deepspeed_config: {offload_optimizer_device: cpu}"
+    )
+    assert "fsdp.yaml" not in by_file["fsdp.yaml"]
+
+
+@pytest.mark.parametrize(
+    "flag", ["--output_dir ", "--out-dir=", "--save_dir ", "--logging_dir=", "--default_root_dir "]
+)
+def test_what_a_measured_command_writes_goes_to_the_scratch_folder(
+    flag: str, tmp_path: Path
+) -> None:
+    log = f"+ torchrun train.py {flag}/my/out --data_dir /my/data --batch-size 8\n{oom()}"
+    command = told(tmp_path, log)["command"]
+    assert f"train.py {flag}{{out}} --data_dir /my/data --batch-size {{micro_batch}}" in command
+
+
 @pytest.mark.parametrize(("idle", "numbers"), [("3.00 GiB", [1, 2]), ("1.00 MiB", [2])])
 def test_the_advice_in_the_line_to_start_again_is_named(
     idle: str, numbers: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -389,6 +389,16 @@ def test_a_helper_that_takes_too_long_has_failed_and_leaves_no_process(
     assert not ranks()
 
 
+def test_a_helper_for_which_no_time_is_left_says_no_negative_time(
+    start: Start_, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper = start()
+    monkeypatch.setattr(helper, "_limit_s", -3.0)
+    monkeypatch.setattr(helper, "_deadline", time.monotonic() - 3.0)
+    assert until(helper, never) is None
+    assert helper.why == "the budget left the helper no time"
+
+
 @pytest.mark.parametrize("moment", ["at once", "dialled", "tracing", "answered"])
 def test_closing_at_any_moment_leaves_no_process(start: Start_, moment: str) -> None:
     helper = start(ask(*[replace(SMALL, depth=8)] * 20))

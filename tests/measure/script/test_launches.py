@@ -431,7 +431,9 @@ def test_parameters_behind_a_checkpoint_are_counted(lab: Labs) -> None:
 
 
 def test_too_few_ranks_end_the_study(lab: Labs) -> None:
-    with pytest.raises(ModelError, match="asked for 2 ranks, 1 of a group of 1 train"):
+    with pytest.raises(
+        ModelError, match="but one process trains; write torchrun --nproc-per-node 2"
+    ):
         lab(own("plain"), world_size="2").probe()
 
 

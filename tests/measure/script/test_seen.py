@@ -73,6 +73,11 @@ def test_what_is_as_asked_for_is_no_mismatch() -> None:
     assert ran.waiting_share == pytest.approx(0.1)
 
 
+def test_processes_without_a_group_are_told_to_join() -> None:
+    alone = "asked for 2 ranks, but 2 processes train, each alone; join them in the script"
+    assert says(ranks(seen([[[4, 32]]]), seen([[[4, 32]]])), world_size=2).startswith(alone)
+
+
 def test_a_step_ends_with_its_last_rank_whose_delay_counts_once() -> None:
     shapes: Shapes = [[[4, 32]]]
     taken_s = ([1.0, 1.3, 0.7], [1.2, 0.8, 1.0])
@@ -137,7 +142,10 @@ def test_a_process_that_makes_no_backward_pass_is_no_rank() -> None:
         (seen(*[[[[4, 30]]]] * 4), "asked for seq_len 32, the model got 4 x 30"),
         (seen([[[4, 48]]], [[[4, 40]]]), "asked for seq_len 32, the model got 4 x 48"),
         (seen([[[4, 32]]], micro_steps=2), "asked for 1 micro-steps, a step has 2 backward"),
-        (seen([[[4, 32]]], world_size=2), "asked for 1 ranks, 1 of a group of 2 train"),
+        (
+            seen([[[4, 32]]], world_size=2),
+            "asked for 1 rank, but 2 ranks train; write --world-size 2 (of a plan: --gpus)",
+        ),
         (seen([[[4, 24]]], [[[4, 30]]]), ""),  # padded to the longest of each batch
         (seen([[[4]]]), ""),  # images
         (seen([[[3]]]), "asked for micro_batch 4, the model got 3"),

@@ -74,6 +74,9 @@ def test_a_format_is_a_function_of_the_result(name: str, best: Best) -> None:
     if first is None:
         return
     assert set(first.needed) | set(first.others) == set(first.unexpressed)
+    heads = [text for file, text in first.files.items() if text.startswith("#")]
+    if heads and first.others:
+        assert any(f"# This file does not set: {', '.join(first.others)}." in t for t in heads)
     known = {f"{fact} {getattr(best.config, fact)}" for fact in FACTS}
     assert best.dtypes is not None
     known |= {f"weights in {best.dtypes['weights']}", "gradients reduced in fp32"}
@@ -421,6 +424,20 @@ def test_what_a_script_says_itself_is_refused_and_told_to_be_left_out(tmp_path: 
     assert "not deepspeed: ddp was the engine, and not DeepSpeed" in said
     theirs = [name for name, row in EXPORTS.items() if row.models in ("transformers", "text")]
     assert f"not {', '.join(theirs)}: they are for transformers models; --format" in said
+
+
+def test_launching_nothing_is_refused_in_one_line(tmp_path: Path) -> None:
+    write(RESULTS["ddp"], tmp_path, ["launch"])
+    ran = subprocess.run([tmp_path / "launch.sh"], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr == f"name your script: {tmp_path / 'launch.sh'} train.py\n"
+
+
+def test_a_script_without_tokens_has_no_length_to_set() -> None:
+    best = of_script("python train.py -b {micro_batch}")
+    made = EXPORTS["hf"].make(replace(best, config=replace(best.config, seq_len=1)))
+    assert made is not None
+    assert "seq_len" not in str(made.unexpressed)
 
 
 def test_the_threads_are_those_of_the_measurement(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from autotune.show.report.result import ROUTED, Caution, cautions
 from autotune.show.report.terminal import LiveReporter, PlainReporter
 from autotune.show.report.text import minutes, si
 from autotune.space.candidate import Candidate
-from autotune.space.outcome import Objective, Verdict
+from autotune.space.outcome import Objective, Purpose, Verdict
 from autotune.space.space import LEFT_OUT, Fixed, Space
 from autotune.space.workload import GlobalBatch
 from autotune.wire.stopping import Phase
@@ -190,10 +190,8 @@ def test_where_another_is_likelier_it_is_undecided(rival: float | None, said: bo
     found = best(record(A), record(B))
     sure = Sure(best=0.3, within_1_percent=0.3, next=found.config, next_best=rival)
     other = replace(found.config, micro_batch=64)
-    found = replace(found, config=other, sure=sure, provenance={"folder": "my study"})
-    text = " ".join(finished(found).split())
-    line = f"Undecided: micro_batch {A.micro_batch} is probably better; measure it next: autotune"
-    assert (f"{line} --resume 'my study' --budget 10m" in text) == said
+    text = " ".join(finished(replace(found, config=other, sure=sure)).split())
+    assert (f"Undecided: micro_batch {A.micro_batch} is probably better." in text) == said
 
 
 def test_all_is_said_of_all_candidates_alone() -> None:
@@ -300,7 +298,10 @@ def test_a_calm_confirmed_result_comes_without_cautions(searched: tuple[int, ...
 
 
 def test_cautions_are_printed_with_the_result() -> None:
-    assert "Warning: " + Caution.NO_FINALS.value[:60] in finished(best(record(B)))
+    text = finished(best(record(B)))
+    assert "Warning: " + Caution.NO_FINALS.value[:60] in text
+    assert "Best: (not confirmed) depth" in text
+    assert "(not confirmed)" not in finished(best(record(B, purpose="final")))
 
 
 FRONT = [
@@ -475,6 +476,15 @@ def test_only_new_incumbents_and_failures_scroll_by() -> None:
     assert [n for n in ("901", "902", "903", "904") if f" {n} search" in screen.text] == [
         "901", "904",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("purpose", get_args(Purpose))
+def test_a_probe_that_the_budget_cut_short_scrolls_by(purpose: Purpose) -> None:
+    screen, _, reporter = live()
+    found = record(A, Verdict.SKIPPED, number=901, purpose=purpose)
+    reporter.told(replace(found, outcome=replace(found.outcome, probe_s=4.0)), None)
+    reporter.close()
+    assert f" 901 {purpose}" in screen.text
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["closed early", "finished"])
