@@ -74,7 +74,8 @@ class Finals:
         """Have the slots make rounds; returns their number.
 
         A candidate that does not fit in its final makes room for the next best. If it `waits`, the
-        winner is launched for phases that no launch showed, for as long as the study took so far.
+        winner is launched for phases that no launch showed. Such a launch takes at most as long as
+        the study did before.
         """
         self._waits, self._has_phases = waits, waits or self._has_phases
         self._made, self._ended = 0, False
