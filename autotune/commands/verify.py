@@ -105,8 +105,9 @@ def lines(found: Verified, *, asked: bool = False, of_script: bool = True) -> li
     from autotune.wire.reports import DURING
 
     if found.tokens_per_s is None or found.share_of_measured is None or found.peak_bytes is None:
+        after = "" if of_script else f"after {found.steps} steps "  # a script says it
         said = [
-            f"DOES NOT HOLD: after {found.steps} steps {found.ran_out}",
+            f"DOES NOT HOLD: {after}{found.ran_out}",
             "Run the study again with a lower --ceiling, or train with a smaller micro-batch.",
         ]
         return said + _other(found)

@@ -28,7 +28,7 @@ from autotune.space.mix import Batches, LengthMix
 from autotune.space.models.defaults import Lora
 from autotune.space.models.tasks import Task
 from autotune.space.outcome import Objective, Verdict
-from autotune.space.workload import SCRIPTS, GlobalBatch, Workload
+from autotune.space.workload import NO_PHASES, SCRIPTS, GlobalBatch, Workload
 from autotune.wire.settings import Axis, Settings
 
 Count = Annotated[int, Meta(ge=0)]
@@ -436,7 +436,13 @@ class Best:
     @property
     def phase_args(self) -> bool:
         """Whether the user said how it evaluates or saves."""
-        return any(self.asked.get(name) for name in ("phase_args", "eval_batch", "save"))
+        said = (self.asked.get(name) for name in ("phase_args", "eval_batch", "save"))
+        return any(said) and self.asked.get("phase_args") != NO_PHASES
+
+    @property
+    def may_have_phases(self) -> bool:
+        """Whether it is a script that may evaluate and save by itself."""
+        return self.command is not None and not self.asked.get("phase_args")
 
     @property
     def started_in(self) -> str | None:

@@ -21,6 +21,8 @@ from autotune.wire.settings import Settings
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]
 RECORDED = "table:"
 SCRIPTS = ("script:", RECORDED)
+NO_PHASES = "none"
+"""In place of arguments that reach a script's phases: they do not matter."""
 """Prefixes of the models of scripts: launched ones, or runs that others recorded."""
 OWN = "own"
 """Routing that is not forced: a router's, as initialised, or a script's."""
@@ -109,8 +111,15 @@ class Workload:
 
     @property
     def has_phases(self) -> bool:
-        """Whether the winner is launched once more to evaluate or save."""
-        return bool(self.recipe.get("phase_args") or self.eval_batch or self.save)
+        """Whether the user said how the winner evaluates or saves: it is launched for that."""
+        said = self.recipe.get("phase_args", NO_PHASES) != NO_PHASES
+        return bool(said or self.eval_batch or self.save)
+
+    @property
+    def may_have_phases(self) -> bool:
+        """Whether it is a script that may evaluate and save by itself: the winner's is waited
+        for."""
+        return self.of_script and not (self.recorded or self.recipe.get("phase_args"))
 
     @property
     def recorded(self) -> bool:

@@ -9,9 +9,11 @@ from functools import partial
 
 from autotune.measure.runner import Job
 from autotune.result.folder.past import News
+from autotune.result.making import unseen
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Purpose, Record, Verdict
 from autotune.space.space import Space
+from autotune.space.workload import NO_PHASES
 from autotune.study.attempts import Probed
 from autotune.study.pace import RANKING_MICRO_STEPS
 from autotune.study.records import SUSPICIOUS_LOSSES, Records
@@ -38,12 +40,13 @@ class Finals:
     """Rounds of the `finalists` best, until one is surely the best, or the budget ends.
 
     If the user said how to reach the script's phases, the winner is launched once more for them.
-    If they do not fit, the next best comes up.
+    If they do not fit, the next best comes up. Else the last turn waits for them.
     """
 
     def __init__(self, space: Space, slots: Slots, records: Records, finalists: int) -> None:
         self._workload = space.workload
         self._has_phases = space.workload.has_phases
+        self._waits = False
         self._launched: set[Candidate] = set()
         """Candidates that need no launch for their phases in this process."""
         self._first_build = space.opening[0]
@@ -67,11 +70,14 @@ class Finals:
         self._had_none = False
         """Whether the last turn ended without a candidate that fits."""
 
-    def turn(self) -> Generator[NextWork, None, int]:
+    def turn(self, *, waits: bool = False) -> Generator[NextWork, None, int]:
         """Have the slots make rounds; returns their number.
 
-        A candidate that does not fit in its final makes room for the next best.
+        A candidate that does not fit in its final makes room for the next best. If it `waits`, the
+        winner is launched for phases that no launch showed. Such a launch takes at most as long as
+        the study did before.
         """
+        self._waits, self._has_phases = waits, waits or self._has_phases
         self._made, self._ended = 0, False
         self._turns += 1
         self.under_way = True
@@ -142,12 +148,15 @@ class Finals:
         made = self._rounds(choice.record.candidate)
         if self._count and (choice.record.purpose != "final" or made < rounds):
             return None
+        if self._waits and not unseen(choice.record.measured.phases):
+            return None
         needed_s = self._phases_s(choice.record.candidate)
         if not needed_s:
             return None
         if needed_s > self._clock.remaining_s() - CLOSING_S:
             self._launched.add(choice.record.candidate)
-            self._records.reporter.note("the budget leaves no time to evaluate and save")
+            if not self._waits:
+                self._records.reporter.note("the budget leaves no time to evaluate and save")
             return None
         return free[0], choice.record
 
@@ -215,6 +224,12 @@ class Finals:
         if phases:
             least_s = 2 * self._phases_s(candidate)
             share_s = max(least_s, PHASES_SHARE * self._clock.remaining_s())
+            if self._waits:
+                share_s = max(least_s, min(share_s, self._clock.elapsed_s()))
+                self._records.reporter.note(
+                    f"waits until the script evaluates and saves, at most {share_s:.0f} s;"
+                    f" --phase-args reaches that sooner, --phase-args {NO_PHASES} leaves it out"
+                )
             until_s = min(until_s, self._clock.elapsed_s() + share_s)
             self._launched.add(candidate)
         else:

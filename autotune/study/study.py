@@ -134,6 +134,8 @@ class Study:
             made, first = (yield from self._turn()), False
         while self._records.wait(self._has_time):
             yield from self._turn()
+        if self._space.workload.may_have_phases:
+            yield from self._finals.turn(waits=True)
 
     def _turn(self) -> Generator[NextWork, None, int]:
         """One turn; returns the number of probes."""

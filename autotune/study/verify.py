@@ -112,16 +112,19 @@ def verify(
 def _with_phases(
     run: Training, after: Report, limit_s: float, note: Callable[[str], None]
 ) -> Report:
-    """`after`, with the peaks of a launch with --phase-args, if the study had one."""
-    if not run.best.phase_args:
+    """`after`, with the peaks of a launch for phases: if the user said how to reach them, or if a
+    script may do what no step of it showed."""
+    told, waits = run.best.phase_args, run.best.may_have_phases and unseen(after.phases)
+    if not (told or waits):
         return after
-    note(f"training with --phase-args, at most {limit_s:.0f} s")
+    note(f"{'waiting' if waits else 'training'} until it evaluates and saves,"
+         f" at most {limit_s:.0f} s")  # fmt: skip
     try:
         found = run(probing(run.best), fresh=True, phases_s=limit_s)
     except RanOutError:
         raise
     except VerifyError as error:
-        note(f"--phase-args: {error}")
+        note(f"it did not come to its phases: {error}")
         return after
     peaks = Peaks.largest([after.peaks, replace(found.peaks, alloc_retries=0)])
     return replace(after, peaks=peaks, phases=InPhase.largest([after.phases, found.phases]))

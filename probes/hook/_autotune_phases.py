@@ -62,6 +62,13 @@ GATHERERS = {
     ),
 }  # fmt: skip
 """Functions that may gather parameters before saving."""
+EXPORTERS = "jit.save", "export.save", "onnx.export"
+"""Functions of torch that save a model in another form."""
+COPIERS = (
+    "jit.trace", "export.export", "nn.Parameter.__deepcopy__", "nn.Module.state_dict",
+    "optim.Optimizer.state_dict",
+)  # fmt: skip
+"""Functions of torch that may gather parameters, copy them, or ask the model, before saving."""
 LOADERS = {
     "torch.distributed.checkpoint.state_dict_loader": ("load", "load_state_dict"),
     "torch.distributed.checkpoint.state_dict": (
@@ -327,7 +334,7 @@ class Phases:
 
     def _called(self, module: Any, _: Any) -> None:
         """A module is called during a look."""
-        if threading.get_ident() != self._thread:
+        if self.busy or threading.get_ident() != self._thread:  # an export asks the model, too
             return
         self._calls += 1
         if not self._trains(module):  # a frozen model, or no part of a model
@@ -480,20 +487,13 @@ def attach(torch: Any, phases: Phases) -> None:
     _bordered(torch.inference_mode, phases, lambda context: context.mode)
     _bordered(torch.set_grad_enabled, phases, lambda context: not context.mode)
     module = torch.nn.Module
-    train, gather, save, compiles = module.train, module.state_dict, torch.save, torch.compile
+    train, save, compiles = module.train, torch.save, torch.compile
 
     @functools.wraps(train)
     def training(self: Any, mode: bool = True) -> Any:
         if not mode:  # `eval()`, too
             phases.eval(self)
         return train(self, mode)
-
-    @functools.wraps(gather)
-    def gathering(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if phases.busy or not phases.between:  # a part of a gathered one
-            return gather(self, *args, **kwargs)
-        with phases.saving(sure=False):
-            return gather(self, *args, **kwargs)
 
     @functools.wraps(save)
     def saving(obj: Any, *args: Any, **kwargs: Any) -> Any:
@@ -505,10 +505,12 @@ def attach(torch: Any, phases: Phases) -> None:
         phases.compiled = phases.compiled or not (model is None or _is_librarys(model))
         return compiles(model, **kwargs)
 
-    module.train, module.state_dict = training, gathering
+    module.train = training
     torch.save = torch.serialization.save = saving
     torch.compile = compiling
     torch.load = torch.serialization.load = _loader(phases, torch.load, sure=False)
+    _around(EXPORTERS, functools.partial(_saver, phases, sure=True), torch)
+    _around(COPIERS, functools.partial(_gatherer, phases), torch)
     for kind in (module, torch.optim.Optimizer):
         kind.load_state_dict = _loader(phases, kind.load_state_dict, opens=False)
 
@@ -568,6 +570,19 @@ def _saver(phases: Phases, run: Any, *, sure: bool) -> Any:
             return run(*args, **kwargs)
 
     return saving
+
+
+def _gatherer(phases: Phases, run: Any) -> Any:
+    """`run`, which many call for parts, with calls told to `phases` as what may precede saving."""
+
+    @functools.wraps(run)
+    def gathering(*args: Any, **kwargs: Any) -> Any:
+        if phases.busy or not phases.between:  # a part of a gathered one
+            return run(*args, **kwargs)
+        with phases.saving(sure=False):
+            return run(*args, **kwargs)
+
+    return gathering
 
 
 def _loader(phases: Phases, run: Any, *, opens: bool = True, sure: bool | None = None) -> Any:

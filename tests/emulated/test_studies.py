@@ -200,7 +200,7 @@ def test_a_script_is_launched_on_the_cards(emulate: Emulate, tmp_path: Path, dev
     script = script if devices > 1 else f"{PYTHON} {OWN} {words}"
     found = tuned(
         cards, tmp_path / "study", "--script", script, "--micro-batch", "2,4", "--seq-len", "32",
-        trials=2,
+        "--phase-args", "none", trials=2,
     )  # fmt: skip
     assert values(found, "micro_batch") == {("2",), ("4",)}
     assert all(int(row["peak_device_bytes"]) > 500 << 20 for row in found)  # with the context

@@ -156,6 +156,36 @@ def test_a_library_that_imports_torch_itself_is_seen_to_save(tmp_path: Path) -> 
     assert (code, counts(told)) == (0, {"save": 1}), out
 
 
+TRACED = "torch.jit.trace(model, ids(4), check_trace=False)"
+
+
+@pytest.mark.parametrize(
+    ("between", "saved"),
+    [
+        (f"model.eval(), torch.jit.save({TRACED}, 'kept'), model.train()", True),
+        (f"model.eval(), {TRACED}, model.train()", False),
+        (
+            "c = copy.deepcopy(model); block = torch.ones(KEPT); del block; torch.save(c, 'x')",
+            True,
+        ),
+        ("c = copy.deepcopy(model); block = torch.ones(KEPT); del block", False),
+        ("c = optimizer.state_dict(), torch.ones(KEPT); torch.save(c, 'x'); del c", True),
+    ],
+    ids=["exported", "traced", "copied and saved", "copied", "of the optimizer"],
+)
+def test_what_precedes_a_save_is_part_of_it_and_of_training_without_one(
+    tmp_path: Path, between: str, saved: bool
+) -> None:
+    """Nothing of it is an evaluation."""
+    told = told_of(
+        tmp_path, f"if number == 4: {between}".replace("KEPT", str(KEPT)), "import copy"
+    )
+    assert counts(told) == ({"save": 1} if saved else {})
+    if "KEPT" in between and saved:
+        most = {n: each.peaks.device_bytes for n, each in told.seen[-1].phases.items()}
+        assert most["train"] < most["save"] - 30 * MIB
+
+
 @pytest.mark.parametrize(
     ("before", "between", "cycle"),
     [

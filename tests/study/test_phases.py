@@ -15,6 +15,7 @@ from autotune.result.making import unseen
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Verdict
 from autotune.space.space import Space
+from autotune.space.workload import NO_PHASES
 from autotune.study.finals import PHASES_SHARE
 from autotune.wire.budget import VirtualTime
 from autotune.wire.reports import InPhase, Peaks
@@ -97,10 +98,30 @@ def test_whether_it_has_room_for_them_is_known_before_more_rounds_are_made(
     assert sum(fresh) == 1
 
 
-def test_without_arguments_nothing_is_launched_for_phases(tmp_path: Path) -> None:
-    run = study(tmp_path, evaluating(), among(""))
+def test_what_needs_no_phases_is_not_launched_for_them(tmp_path: Path) -> None:
+    run = study(tmp_path, evaluating(), among(NO_PHASES))
     assert launched(run) == []
     assert run.choice.record.measured.phases == {}
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_without_arguments_what_no_step_showed_is_waited_for_after_all(
+    tmp_path: Path, seen: bool
+) -> None:
+    """It may not fit; then the next best comes up."""
+    limit_mib, now = among("").limits.limit_bytes // MIB, VirtualTime()
+
+    def answer(job: Job) -> Result:
+        now.advance(2.0)
+        found = evaluating(limit_mib // 3)(job)
+        phases = peaks(job, 100) if seen else found.reported.phases
+        return replace(found, report=replace(found.reported, phases=phases))
+
+    run = study(tmp_path, answer, among(""), now=now, budget_s=900.0)
+    assert [c.micro_batch for c in launched(run)] == ([] if seen else [4, 2])
+    assert (run.choice.record.candidate.micro_batch, run.choice.confirmed) == (4 if seen else 2, 1)
+    for until_s in run.listener.untils_s.get("phases", []):
+        assert until_s < 100  # for as long as the study took, and not for half of its budget
 
 
 def test_a_model_is_launched_for_its_phases_too(tmp_path: Path) -> None:

@@ -101,13 +101,15 @@ def test_a_winner_that_runs_out_of_memory_does_not_hold_and_its_logs_stay(
     assert found.ran_out == "no memory; see group001-rank0.log"
 
 
+@pytest.mark.parametrize("known", ["phase_args", "may_have_phases"])
 @pytest.mark.parametrize(
     ("peak_mib", "launches"), [(1, 1), (BEST.limits.limit_bytes // MIB + 1, 0)]
 )
 def test_no_phase_is_waited_for_where_training_does_not_hold(
-    peak_mib: int, launches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    peak_mib: int, launches: int, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Best, "phase_args", True)
+    """Whether the user said how to reach it, or a script may come to it by itself."""
+    monkeypatch.setattr(Best, known, True)
     long = run_of([STEP_S] * 200, peak_mib)
     runner = ScriptedRunner(lambda job: Result(verdict=Verdict.OK, report=long))
 

@@ -272,7 +272,7 @@ class Launches:
         return None
 
     def _lacks(self, launch: Launch, ranks: Ranks, deadline: float) -> str | None:
-        """The phases that a launch with --phase-args lacked; None while they may still come. Over
+        """The phases that a launch for them lacked; None while they may still come. Over
         the ceiling, none is waited for."""
         found = launch.phases(ranks)
         missing = [name for name in (EVALUATE, SAVE) if name not in found or not found[name].count]
@@ -283,7 +283,7 @@ class Launches:
         if not (ranks.made if ends else ranks.made >= SETTLED_STEPS and told):
             return None
         names = " and ".join(DURING[name] for name in missing)
-        return f"--phase-args: nothing was seen {names}" if names else ""
+        return f"nothing was seen {names} in {ranks.made} steps" if names else ""
 
     def _accum(self, job: Job, ranks: Ranks) -> int | None:
         """Micro-steps that reach the global batch with the replicas seen; None if none do."""
@@ -431,9 +431,10 @@ class Launches:
                 phase = phase or seen.oom_in
             if phase:
                 where += f" {DURING[phase]}"
+            after = f" after {seen.ended} steps" if seen is not None and seen.ended else ""
             return Result(
                 verdict=Verdict.OOM,
-                reason=f"process {process.pid} ran out of {where}; see {launch.log.name}",
+                reason=f"process {process.pid} ran out of {where}{after}; see {launch.log.name}",
                 peaks=None if seen is None else seen.peaks,
                 of_host=bool(host),
             )

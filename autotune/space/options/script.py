@@ -40,7 +40,8 @@ class ScriptOptions:
     phase_args: str | None = option(
         "--phase-args", _arguments, "ARGUMENTS",
         'Arguments with which --script evaluates and saves soon: "--eval_steps 5 --save_steps 5".'
-        " The winner is launched once more with them, untimed, and its memory then counts, too.")
+        " The winner is launched once more with them, untimed, and its memory then counts, too."
+        " Without them it waits for these phases; none: it does not.")
     model_config: Path | None = option(
         "--model-config", as_path, "FILE",
         "config.json of transformers that describes a script's model. It leaves out impossible"

@@ -25,8 +25,9 @@ HOW = ("--device", "cpu", "--finals", "1")
 
 
 def tuned(out: Path, script: str, *words: str) -> tuple[str, Best]:
-    """What a study on the CPU printed, and its result."""
-    said = autotune("--script", script, *HOW, "--out", out, *words).stdout
+    """What a study on the CPU printed, and its result. It waits for no phase."""
+    how = HOW if "--phase-args" in words else (*HOW, "--phase-args", "none")
+    said = autotune("--script", script, *how, "--out", out, *words).stdout
     return said, Best.read(out / "best.json")
 
 
