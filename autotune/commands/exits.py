@@ -54,7 +54,7 @@ def one_line(error: UsageError | CycloptsError) -> str:
         return _in_one_line(
             f"unexpected {unused}; see --help; {_quoted(error, unused) or instead}"
         )
-    if isinstance(error, MissingArgumentError):
+    if isinstance(error, MissingArgumentError) and error.keyword is None:
         command = " ".join(error.command_chain or ())
         name = error.argument.name if error.argument else "an argument"
         return _in_one_line(f"{command}: {name} is missing; see autotune {command} --help")

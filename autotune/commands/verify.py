@@ -74,7 +74,7 @@ def train(path: Path, steps: int, limit_s: float, *, embedded: bool = False) -> 
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
     of_script = found.command is not None
-    print("\n".join(lines(verified, asked=found.phase_args, of_script=of_script)))
+    print("\n".join(lines(verified, asked=found.asked.get("phase_args"), of_script=of_script)))
     if kept:
         print(f"Logs: {logs}")
     return exit_of(verified)
@@ -97,8 +97,8 @@ def exit_of(found: Verified) -> ExitCode:
     return ExitCode.FOUND if found.passed else ExitCode.NOT_VERIFIED
 
 
-def lines(found: Verified, *, asked: bool = False, of_script: bool = True) -> list[str]:
-    """The outcome in sentences; `asked` if a script ran with --phase-args."""
+def lines(found: Verified, *, asked: str | None = None, of_script: bool = True) -> list[str]:
+    """The outcome in sentences; a script was `asked` to come to phases by --phase-args."""
     from autotune.show.report.result import not_seen
     from autotune.show.report.text import si
     from autotune.units import gib

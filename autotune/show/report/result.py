@@ -17,7 +17,7 @@ from autotune.show.report.objective import has_no_tokens, of_objective, rate
 from autotune.show.report.text import counts_text, paragraph, print_lines, printable, si, visible
 from autotune.space.axes import AXES
 from autotune.space.outcome import DISTURBED_SHARE, Verdict
-from autotune.space.workload import SCRIPTS
+from autotune.space.workload import NO_PHASES, SCRIPTS
 from autotune.units import gib
 from autotune.wire.reports import DURING, EVALUATE, SAVE
 
@@ -304,7 +304,8 @@ def _phases(best: Best) -> list[str]:
             for name, found in best.measured.phases.items()
         )
         said.append(f"Peaks: {', '.join(each)}.")
-    return said + not_seen(best.unseen, asked=best.phase_args, of_script=best.command is not None)
+    asked = best.asked.get("phase_args")
+    return said + not_seen(best.unseen, asked=asked, of_script=best.command is not None)
 
 
 def _times(found: PhaseTook) -> str:
@@ -321,8 +322,8 @@ def _on_disk(best: Best, name: str, found: PhaseTook) -> str:
     return f" to write {gib(size)}" if size else ", not written to a disk"
 
 
-def not_seen(unseen: Sequence[str] | None, *, asked: bool, of_script: bool) -> list[str]:
-    """The unseen phases of a run, and a remedy; `asked` if a script ran with --phase-args."""
+def not_seen(unseen: Sequence[str] | None, *, asked: str | None, of_script: bool) -> list[str]:
+    """The unseen phases of a run, and a remedy; a script was `asked` by these --phase-args."""
     if not unseen:
         return []
     names = " and ".join(UNSEEN[name] for name in unseen)
@@ -330,6 +331,8 @@ def not_seen(unseen: Sequence[str] | None, *, asked: bool, of_script: bool) -> l
         flags = " and ".join(FLAG[name] for name in unseen)
         return [f"Not tried: {names}, which may need more memory; add {flags}."]
     does = " or ".join(DOES[name] for name in unseen)
+    if asked == NO_PHASES:
+        return [f"Not seen: {names}, as --phase-args {NO_PHASES} asked."]
     if asked:
         return [
             f"Not seen: {names}. With --phase-args the script did not come to it, or does it"
