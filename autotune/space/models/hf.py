@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from importlib.util import find_spec
@@ -50,6 +50,10 @@ _RELATIVE = ("t5", "mt5", "umt5", "longt5")
 """Types of model in which `n_positions` limits nothing."""
 _EVEN = ("mamba", "falcon_mamba")
 """Types of model without attention, which loop over tokens without their kernels."""
+_FIRST = ("first_k_dense_replace", "num_dense_layers")
+"""So many first blocks have no experts."""
+_SOME = ("_layers", "_idxs", "_layer_ids", "_layer_indices")
+"""Endings of lists of the blocks that are of one kind."""
 _OF_SOUND = ("conv_", "tdnn_")
 """Lists with an entry for each layer before or after the blocks begin so."""
 _SHORT = 64
@@ -193,8 +197,13 @@ class Hf(Family):
         return {**recipe, "config": _of_blocks(recipe["config"], places)}
 
     def kinds(self, recipe: Mapping[str, Any], depth: int) -> list[int]:
-        lists = [each for of in _stacks(recipe["config"]) for each in _by_block(of).values()]
-        values = [[each[i % _period(each)] for each in lists] for i in range(depth)]
+        stacks = _stacks(recipe["config"])
+        lists = [each for of in stacks for each in _by_block(of).values()]
+        chosen = [each for of in stacks for each in _some(of).values()]
+        values = [
+            [*(each[i % _period(each)] for each in lists), *(is_it(i) for is_it in chosen)]
+            for i in range(depth)
+        ]
         return [values.index(each) for each in values]
 
     def parts(self, recipe: Mapping[str, Any]) -> list[tuple[int, ...]]:
@@ -366,10 +375,29 @@ def _of_blocks(config: Mapping[str, Any], places: Sequence[int]) -> dict[str, An
         for name, value in _by_block(config).items():
             each = [value[place % _period(value)] for place in places]
             made[name] = "".join(each) if isinstance(value, str) else each
+        for name, is_it in _some(config).items():
+            found = [i for i, place in enumerate(places) if is_it(place)]
+            made[name] = len(found) if name in _FIRST else found
         for name in (*_DEPTHS, *_OTHER_DEPTHS):
             if isinstance(made.get(name), int):
                 made[name] = len(places)
     return made
+
+
+def _some(config: Mapping[str, Any]) -> dict[str, Callable[[int], bool]]:
+    """Whether a block is of one kind, by the name of the list or number that says so."""
+    whole = _depth(config) or 1
+    lists = {
+        name: lambda place, value=value: place % whole in value
+        for name, value in config.items()
+        if name.endswith(_SOME) and isinstance(value, list) and _are_places(value)
+    }
+    firsts = {name: config[name] for name in _FIRST if isinstance(config.get(name), int)}
+    return {**lists, **{name: range(first).__contains__ for name, first in firsts.items()}}
+
+
+def _are_places(value: list[Any]) -> bool:
+    return all(type(each) is int for each in value) and value == sorted(set(value))
 
 
 def _by_block(config: Mapping[str, Any]) -> dict[str, list[Any] | str]:
@@ -381,6 +409,7 @@ def _by_block(config: Mapping[str, Any]) -> dict[str, list[Any] | str]:
         if (isinstance(value, list) or (name.endswith("_pattern") and isinstance(value, str)))
         and len(value) == whole
         and name != "architectures"
+        and name not in _some(config)
         and not name.startswith(_OF_SOUND)
     }
     if not lists and config.get("model_type", "").startswith("gemma3"):

@@ -247,6 +247,18 @@ def test_the_depth_of_an_encoder_and_a_decoder_with_own_configs_is_set_in_both()
     assert deep["decoder"]["num_hidden_layers"] == 3
 
 
+def test_blocks_without_experts_are_a_kind_of_their_own() -> None:
+    first = recipe(num_hidden_layers=61, first_k_dense_replace=3)
+    some = recipe(num_hidden_layers=48, moe_layers=list(range(1, 48, 2)))
+    every = recipe(num_hidden_layers=48, moe_layers=list(range(48)))
+    assert [HF.parts(each) for each in (first, some, every)] == [[(0,), (3,)], [(0, 1)], [(0,)]]
+    shallow = [HF.of_blocks(first, places)["config"] for places in ([0, 3], [0, 3, 3], [3])]
+    assert [each["first_k_dense_replace"] for each in shallow] == [1, 1, 0]
+    assert HF.of_blocks(some, [0, 1, 1])["config"]["moe_layers"] == [1, 2]
+    assert HF.at_depth(first, 2)["config"]["first_k_dense_replace"] == 2
+    assert HF.at_depth(every, 60)["config"]["moe_layers"] == list(range(60))
+
+
 @pytest.mark.parametrize("depth", [None, 4])
 def test_blocks_may_stand_in_a_list_or_a_pattern_alone(depth: int | None) -> None:
     kinds = ["mamba", "mlp", "mamba", "attention"]
