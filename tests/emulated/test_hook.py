@@ -173,3 +173,18 @@ def test_ranks_on_emulated_cards_send_objects(emulate: Emulate, tmp_path: Path) 
                         "--standalone", "rank.py"], check=True)
     """)[-1]  # fmt: skip
     assert out == "[True, [{'a': 1}], ['', 0]]\n"
+
+
+def test_fused_adam_of_deepspeed_steps_without_nvcc(emulate: Emulate, tmp_path: Path) -> None:
+    told, out = on(emulate("1x24GiB"), tmp_path, """
+        import torch
+        from deepspeed.ops.adam import FusedAdam
+        model = torch.nn.Linear(8, 8, device="cuda")
+        optimizer = FusedAdam(model.parameters())
+        for _ in range(3):
+            model(torch.ones(2, 8, device="cuda")).sum().backward()
+            optimizer.step()
+        print("exp_avg" in optimizer.state[model.weight])
+    """)  # fmt: skip
+    assert out.endswith("True\n")
+    assert len(told.micro_steps) == 2
