@@ -108,7 +108,7 @@ def lines(found: Verified, *, asked: str | None = None, of_script: bool = True) 
         after = "" if of_script else f"after {found.steps} steps "  # a script says it
         said = [
             f"DOES NOT HOLD: {after}{found.ran_out}",
-            "Run the study again with a lower --ceiling, or train with a smaller micro-batch.",
+            "Run the study again with a lower --ceiling, or use a smaller batch where it ran out.",
         ]
         return said + _other(found)
     first, *_, last = found.quarters

@@ -116,4 +116,5 @@ def _least(what: str, bounded: Sequence[Record], space: Space) -> str:
     peak_bytes, record = min(seen, key=lambda item: item[0])
     how = "held {} when it ran out" if record.outcome.verdict == Verdict.OOM else "peaked at {}"
     seen_at = how.format(gib(peak_bytes))
-    return f"{text}; the least peak seen: {space.name(record.candidate)} {seen_at}"
+    where = f": {record.outcome.reason}" if record.purpose == "phases" else ""
+    return f"{text}; the least peak seen: {space.name(record.candidate)} {seen_at}{where}"

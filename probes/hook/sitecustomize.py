@@ -30,6 +30,7 @@ import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import itertools
 import json
 import math
 import os
@@ -57,6 +58,8 @@ STEP_LOOKS = 256
 HOPS, UNKNOWN = 8, -1
 """The most edges of autograd's graph from a loss to values of the batch; those not known."""
 CUDA_GUARD = 0.97
+SENT_BYTES = 4096
+"""Larger objects go by the store on emulated devices, where several may be one copy."""
 _MET = "autotune"
 _RESETS = ("_cuda_resetPeakMemoryStats", "_cuda_resetAccumulatedMemoryStats",
            "_accelerator_resetPeakStats", "_accelerator_resetAccumulatedStats")  # fmt: skip
@@ -817,8 +820,26 @@ def _adam_of_torch(builder: Any, load: Callable[[Any], None]) -> None:
 
 def _send_objects(torch: Any) -> None:
     """On emulated devices, compute the sizes of objects that ranks exchange on the host: kernels
-    compute nothing."""
+    compute nothing. Large objects go by the ranks' store: only small copies are real."""
     ours: Any = importlib.import_module("torch.distributed.distributed_c10d")
+    pack, unpack, numbers = ours._object_to_tensor, ours._tensor_to_object, itertools.count()
+    mark = "autotune/object/"
+
+    def to_tensor(what: Any, *args: Any, **kwargs: Any) -> Any:
+        found = pack(what, *args, **kwargs)
+        if found[0].numel() <= SENT_BYTES:
+            return found
+        key = f"{mark}{os.getpid()}/{next(numbers)}"
+        ours._get_default_store().set(key, ours.pickle.dumps(what))
+        return pack(key, *args, **kwargs)
+
+    def from_tensor(*args: Any, **kwargs: Any) -> Any:
+        found = unpack(*args, **kwargs)
+        if isinstance(found, str) and found.startswith(mark):
+            return ours.pickle.loads(ours._get_default_store().get(found))
+        return found
+
+    ours._object_to_tensor, ours._tensor_to_object = to_tensor, from_tensor
 
     def on_host(run: Any) -> Any:
         @functools.wraps(run)

@@ -158,11 +158,13 @@ def test_ranks_on_emulated_cards_send_objects(emulate: Emulate, tmp_path: Path) 
         rank = dist.get_rank()
         torch.cuda.set_device(rank)
         others, sent, shown = [None, None], [None], ["a" * rank, rank]
+        large = [list(range(100_000)) if rank == 0 else None]
         dist.all_gather_object(others, {"a" * 50 * rank: rank})
         dist.broadcast_object_list(shown, src=0)
+        dist.broadcast_object_list(large, src=0)
         if rank:
             dist.recv_object_list(sent, src=0, use_batch=True)
-            print([others == [{"": 0}, {"a" * 50: 1}], sent, shown])
+            print([others == [{"": 0}, {"a" * 50: 1}], sent, shown, len(large[0])])
         else:
             dist.send_object_list([{"a": 1}], dst=1, use_batch=True)
         dist.destroy_process_group()
@@ -172,7 +174,7 @@ def test_ranks_on_emulated_cards_send_objects(emulate: Emulate, tmp_path: Path) 
         subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
                         "--standalone", "rank.py"], check=True)
     """)[-1]  # fmt: skip
-    assert out == "[True, [{'a': 1}], ['', 0]]\n"
+    assert out == "[True, [{'a': 1}], ['', 0], 100000]\n"
 
 
 def test_fused_adam_of_deepspeed_steps_without_nvcc(emulate: Emulate, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from autotune.study.ledger import Ledger
 from autotune.study.predict.predictor import Predictor
 from autotune.study.why_nothing import why_nothing
 from autotune.units import parse_duration_s
+from autotune.wire.reports import Peaks
 from tests.support.launches import space_of
 from tests.support.records import record, space
 
@@ -50,6 +51,15 @@ def test_a_model_that_is_too_large_is_no_matter_of_the_budget() -> None:
     ended = why_nothing(records, space(), None, 60.0)
     assert "is expected to need 1024.00 GiB; the limit is " in ended.message
     assert "--budget" not in ended.message
+
+
+def test_what_ran_out_in_a_phase_is_said_with_its_log() -> None:
+    reason = "process 7 ran out of memory in evaluation after 7 steps; see launch006.log"
+    trained = record(space().candidates[0])
+    outcome = Outcome(verdict=Verdict.OOM, reason=reason, peaks=Peaks.same(2**30))
+    records = [trained, Record(1, "phases", trained.candidate, outcome)]
+    ended = why_nothing(records, space(), None, 60.0)
+    assert f" 1.00 GiB when it ran out: {reason}; " in ended.message
 
 
 SPACE = space()

@@ -261,7 +261,7 @@ def test_verify_does_not_hold_where_evaluation_breaks(tmp_path: Path) -> None:
     (out / "best.json").write_text(json.dumps(changed))
     verified = autotune("verify", out, "--steps", "40", code=ExitCode.NOT_VERIFIED)
     assert "in evaluation" in verified.stdout
-    assert "training with --phase-args, at most 150 s" in verified.stderr
+    assert "training until it evaluates and saves, at most 150 s" in verified.stderr
 
 
 @pytest.mark.slow
