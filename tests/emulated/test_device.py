@@ -89,7 +89,8 @@ def test_a_script_runs_on_cards_of_the_study(
     """Whatever real devices are hidden."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     script = f"{PYTHON} {OWN} plain --cuda --batch {{micro_batch}} --len {{seq_len}}"
-    flags = ("--script", script, "--micro-batch", "2", "--seq-len", "32")
+    flags = ("--script", script, "--micro-batch", "2", "--seq-len", "32",
+             "--phase-args", "none")  # fmt: skip
     [row] = study(tmp_path / "study", "--device", "emulated:1xT4", *flags)
     assert row["verdict"] == "ok"
     best = json.loads((tmp_path / "study" / "best.json").read_text())

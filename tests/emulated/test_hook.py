@@ -72,11 +72,12 @@ def test_training_has_not_the_peak_of_what_an_evaluation_left_reserved(
         import torch
         model = torch.nn.Linear(1024, 1024, device="cuda")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        model.eval()
-        with torch.no_grad():
-            model(torch.empty(1 << 20, 1024, device="cuda"))  # 8 GiB, in two blocks
-        model.train()
-        for _ in range(3):
+        for step in range(4):
+            if step == 2:
+                model.eval()
+                with torch.no_grad():
+                    model(torch.empty(1 << 20, 1024, device="cuda"))  # 8 GiB, in two blocks
+                model.train()
             loss = model(torch.ones(2, 1024, device="cuda")).sum()
             block = torch.empty(5 << 30, dtype=torch.uint8, device="cuda")  # fits in neither
             loss.backward()

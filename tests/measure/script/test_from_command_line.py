@@ -18,7 +18,8 @@ from tests.support.launches import BIN, OWN, PLAIN, PYTHON
 from tests.support.programs import ROOT
 
 pytestmark = pytest.mark.slow
-STUDY = ["--device", "cpu", "--budget", "90s", "--trials", "1", "--finals", "1", "--out", "study"]
+STUDY = ["--device", "cpu", "--budget", "90s", "--trials", "1", "--finals", "1", "--out", "study",
+         "--phase-args", "none"]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
