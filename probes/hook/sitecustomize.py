@@ -57,6 +57,8 @@ STEP_LOOKS = 256
 """The most looks in one step: an endless one is not looked at for ever."""
 HOPS, UNKNOWN = 8, -1
 """The most edges of autograd's graph from a loss to values of the batch; those not known."""
+EVEN, EACH = 32, 8
+"""After so many losses of one size only each eighth is looked at."""
 CUDA_GUARD = 0.97
 SENT_BYTES = 4096
 """Larger objects go by the store on emulated devices, where several may be one copy."""
@@ -145,6 +147,7 @@ class _Watch:
         self._since = 0  # backward passes since the last step
         self._size = 0  # of the inputs of losses since the last step
         self._hops: int | None = None  # edges from a loss to its input
+        self._one_size = self._even = 0  # of the last loss; so many in a row had it
         self._grads = 0  # calls of torch.autograd.grad, which a loop may use instead
         self._backwards = 0
         self._ended = 0
@@ -281,10 +284,14 @@ class _Watch:
             self._looks += 1
             self._look_s += time.perf_counter() - began
         if self._hops is not None and self._hops != UNKNOWN:
-            try:
-                self._size += _size(tensors[0].grad_fn, self._hops)
-            except (AttributeError, IndexError):
-                self._hops = UNKNOWN
+            if self._even < EVEN or self._backwards % EACH == 0:
+                try:
+                    size = _size(tensors[0].grad_fn, self._hops)
+                except (AttributeError, IndexError):
+                    size = self._hops = UNKNOWN
+                self._even = self._even + 1 if size == self._one_size else 0
+                self._one_size = size
+            self._size += self._one_size
 
     def _roots(self, tensors: Any) -> list[Any]:
         """Those of the tensors that a graph made."""
