@@ -21,9 +21,9 @@ from autotune.wire.settings import Settings
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]
 RECORDED = "table:"
 SCRIPTS = ("script:", RECORDED)
+"""Prefixes of the models of scripts: launched ones, or runs that others recorded."""
 NO_PHASES = "none"
 """In place of arguments that reach a script's phases: they do not matter."""
-"""Prefixes of the models of scripts: launched ones, or runs that others recorded."""
 OWN = "own"
 """Routing that is not forced: a router's, as initialised, or a script's."""
 Natural = Annotated[int, msgspec.Meta(ge=1, lt=10**9)]
