@@ -851,17 +851,19 @@ def _send_objects(torch: Any) -> None:
     def on_host(run: Any) -> Any:
         @functools.wraps(run)
         def both(*args: Any, **kwargs: Any) -> Any:
-            add, join = torch.sum, torch.cat
+            add, join, most = torch.sum, torch.cat, torch.Tensor.max
             torch.sum = lambda sizes: add(sizes.cpu())
+            torch.Tensor.max = lambda sizes: most(sizes.cpu())
             torch.cat = lambda parts: join([part.cpu() for part in parts]).to(parts[0].device)
             try:
                 return run(*args, **kwargs)
             finally:
-                torch.sum, torch.cat = add, join
+                torch.sum, torch.cat, torch.Tensor.max = add, join, most
 
         return both
 
-    for name in ("send_object_list", "recv_object_list", "broadcast_object_list"):
+    for name in ("send_object_list", "recv_object_list", "broadcast_object_list",
+                 "all_gather_object", "gather_object"):  # fmt: skip
         sends = on_host(getattr(ours, name))
         setattr(ours, name, sends)
         setattr(torch.distributed, name, sends)
