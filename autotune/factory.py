@@ -64,8 +64,7 @@ class OwnModel:
     """Model FLOPs, forward and backward, per sample and unit of `seq_len`, for a `seq_len`.
     Without it they are counted."""
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None
-    """Makes an optimizer instead of AdamW. ZeRO gives it flat shards, so it must not rely on a
-    parameter's shape."""
+    """Makes an optimizer instead of AdamW. ZeRO gives it flat shards, so shapes are lost."""
     blocks: Iterable[nn.Module] | None = None
     """Parts that FSDP shards, and checkpointing recomputes, on their own; none within another.
     Without it: the members of the module's lists."""

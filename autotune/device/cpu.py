@@ -82,8 +82,7 @@ class CpuDevice:
         }
 
     def shares(self, groups: int, ranks: int) -> Sequence[CpuDevice]:
-        """Shares with cores of their own, so that groups do not disturb each other's timing. The
-        limits divide memory."""
+        """Shares with cores of their own, so that groups do not disturb each other."""
         if groups == 1:
             return [self]
         usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []

@@ -80,8 +80,7 @@ class CudaDevice:
             self.remark = f"{remark}{'; ' if remark else ''}{_UNIFIED}"
 
     def in_use_bytes(self) -> tuple[int, ...]:
-        """Memory of processes. The driver's own is left out if NVML tells it apart (version 2 of
-        its function)."""
+        """Memory of processes, without the driver's own if NVML tells it apart (version 2)."""
         return tuple(_used_bytes(unit) for unit in self._units)
 
     def other_processes(self) -> tuple[BusyProcess, ...]:

@@ -10,8 +10,7 @@ from autotune.units import gib
 
 BUSY_SHARE = 0.05
 BUSY_BYTES = 2 * 2**30
-"""A study refuses to start if others hold more than `BUSY_SHARE` of a device and more than this. A
-desktop takes 6 % of a small card."""
+"""Others may hold no more than `BUSY_SHARE` and this. A desktop takes 6 % of a small card."""
 
 
 def check_idle(device: Device, allow_busy: bool) -> None:

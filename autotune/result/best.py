@@ -92,8 +92,7 @@ class Config(ByRank, Settings, Shape):
 
     @property
     def splits(self) -> dict[str, int] | None:
-        """Degrees of tp, pp and cp: seen ones, else requested ones. None if neither explain how
-        ranks share the model."""
+        """Degrees of tp, pp and cp: seen, else requested ones; None if neither fit the ranks."""
         seen = {name: (self.degrees or {}).get(name, 1) for name in ("tp", "pp", "cp")}
         for found in (seen, {name: getattr(self, name) for name in seen}):
             if self.replicas * math.prod(found.values()) == self.world_size:
@@ -211,8 +210,7 @@ class Measured:
     rows: Positive | None = None
     """Rows of each sample that a script's model gets; None for one."""
     joules_per_token: Rate | None = None
-    """Energy of all devices in the timed steps. On the CPU it is the host's processors', with all
-    programs."""
+    """Energy of all devices in the timed steps; on the CPU the host's, with all programs."""
     real_share: Ceiling | None = None
     """Share of a batch's tokens that are no padding; None if all samples have one length. Steps
     and rates are those of the mix of lengths, and count no padding. They are expected values if
@@ -328,8 +326,7 @@ class Best:
     limits: BestLimits
     objective: Objective
     dtypes: dict[str, Held] | None = None
-    """Dtypes in which the engine holds, computes and sends between ranks; unknown for a script's
-    own engine."""
+    """Dtypes in which the engine holds, computes and sends; unknown for a script's own."""
     sure: Sure | None = None
     repeats: Repeats | None = None
     unconfirmed: Unconfirmed | None = None
@@ -341,8 +338,7 @@ class Best:
     same_batch: tuple[Cell, ...] = ()
     """The best of every micro_batch at the depth, length and global batch of `config`."""
     update_share: Share | None = None
-    """Share of the optimizer's update in a step; a larger batch makes it smaller. None unless two
-    accumulations of `config` were measured."""
+    """Share of the update in a step. None unless two accumulations of `config` were measured."""
     trials: dict[str, Count]
     """Trials of the search by verdict, and the number of `FINALS`."""
     candidates: Positive | None = None
@@ -350,8 +346,7 @@ class Best:
     prediction: PeakErrors | None = None
     verified: Verified | None = None
     unseen: tuple[Phase, ...] | None = None
-    """Evaluation and saving, if they were not seen in the runs of `config`; None for
-    recordings."""
+    """Evaluation and saving, if not seen in the runs of `config`; None for recordings."""
     routing: Routed | None = None
     """How tokens were spread over experts: in the timed steps, then in those after them, whose
     peak counts, too. None of a model without experts, and of scripts that may have none."""
@@ -415,8 +410,7 @@ class Best:
 
     @property
     def known(self) -> set[str] | None:
-        """Fields of `config` that a script was told, or was seen to have; None for other models:
-        all are known."""
+        """Fields of `config` that a script was told or seen to have; None: all are known."""
         if self.command is None:
             return None
         asked = self.asked

@@ -108,8 +108,7 @@ class Choice:
     cells: tuple[Record, ...]
     """The best of every (depth, seq_len) in which anything fits, ascending."""
     pareto: tuple[Record, ...] = ()
-    """The Pareto front of speed and energy among candidates that fit; the fastest first. Empty if
-    energy is unknown."""
+    """The Pareto front of speed and energy, the fastest first. Empty if energy is unknown."""
     same_batch: tuple[Record, ...] = ()
     """If the global batch is given: the best of every micro_batch in the cell of `record`."""
     certainty: Certainty | None = None
@@ -191,8 +190,7 @@ def winner(
 
 
 def _with_phases(record: Record, launches: Sequence[Record]) -> Record:
-    """`record`, with the phases of its `launches` for phases. Not every candidate has such a
-    launch, so the choice does without them."""
+    """`record`, with the phases of its `launches` for phases, if it has any."""
     each = [r.outcome.phases for r in launches if r.candidate == record.candidate]
     if not each:
         return record
@@ -205,8 +203,7 @@ def _with_phases(record: Record, launches: Sequence[Record]) -> Record:
 
 
 def repeats_in(records: Iterable[Record]) -> Repeats | None:
-    """The spread of finals; None if there are too few. Probes of the search do not count: they are
-    faster by a bias."""
+    """The spread of finals; None if there are too few. Probes of the search have a bias."""
     steps: defaultdict[Candidate, list[float]] = defaultdict(list)
     for record in records:
         if record.purpose == "final" and record.outcome.verdict is Verdict.OK:
@@ -359,8 +356,7 @@ def _select_final(
 
 
 def _noise(one: Measurement, other: Measurement) -> float:
-    """The share by which two tied candidates may differ: their half widths, added as variances; at
-    most `MAX_TIE`."""
+    """The share by which tied candidates may differ: half widths as variances, to `MAX_TIE`."""
     return min(math.hypot(one.step.half_width, other.step.half_width), MAX_TIE)
 
 

@@ -168,8 +168,7 @@ def create_folder(folder: Path, flag: str = "--out") -> Path:
 
 
 def is_ours(place: Path) -> bool:
-    """Whether studies in `place` are the user's own. It is `RESULTS`, or autotune made it for this
-    user."""
+    """Whether studies in `place` are the user's own: `RESULTS`, or made for this user."""
     with suppress(OSError):
         if place.resolve() == RESULTS.resolve():
             return True

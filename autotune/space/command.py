@@ -149,8 +149,7 @@ class Command:
 
     @property
     def ranks(self) -> int | None:
-        """The number of ranks that a launcher starts here; None if the command does not name
-        it."""
+        """The number of ranks that a launcher starts here; None if it is not in the command."""
         words = shlex.split(self.template)
         for word, following in itertools.pairwise([*words, ""]):
             found = _RANKS.fullmatch(word)

@@ -44,8 +44,7 @@ def _weights(of: Candidate | Build, workload: Workload) -> str:
 
 
 def _models(workload: Workload, of: Candidate | Build) -> list[ModelSpec]:
-    """The shallow models of a build, with its traits and the dtype of its weights. They are not
-    compiled."""
+    """The shallow models of a build, with its traits and dtype of weights, not compiled."""
     checkpointing, attention, loss, weights, base = _traits_of(of, workload)
     plain = Build(
         depth=of.depth, checkpointing=checkpointing, attention=attention, loss=loss,
@@ -164,8 +163,7 @@ class Trace:
         return along
 
     def _deep(self, space: Space, place: int, of_shallow: Array) -> Array:
-        """The value of the candidate in that `place`; the first axis of `of_shallow` are shallow
-        models."""
+        """The value of the candidate in that `place`; `of_shallow` is [shallow model][...]."""
         c = space.candidates[place]
         shares = np.array(space.workload.shares(c.depth, c.checkpointing))
         places = np.array(self._places(space.workload, c), dtype=int)

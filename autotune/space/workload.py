@@ -78,8 +78,7 @@ class Workload:
     nodes: int = 1
     """Number of machines."""
     routing: list[str] = field(default_factory=list)
-    """How tokens spread over experts: `ROUTINGS` of the timed steps and of those that follow, or
-    `OWN`. Empty for a model without experts."""
+    """How tokens spread over experts: `ROUTINGS`, or `OWN`. Empty without experts."""
     eval_batch: int = 0
     """Samples of a rank's evaluation batch; 0 for none."""
     save: str = ""
@@ -117,8 +116,7 @@ class Workload:
 
     @property
     def may_have_phases(self) -> bool:
-        """Whether it is a script that may evaluate and save by itself: the winner's is waited
-        for."""
+        """Whether it is a script that may evaluate and save by itself, which is waited for."""
         return self.of_script and not (self.recorded or self.recipe.get("phase_args"))
 
     @property
@@ -256,8 +254,7 @@ class Workload:
         return rows if batches is None else rows * batches.samples / candidate.micro_batch
 
     def step_tokens(self, candidate: Candidate) -> float:
-        """Mean tokens of one optimizer step, without padding. Raises ValueError as `micro_steps`
-        does."""
+        """Mean tokens of one optimizer step, without padding. Raises as `micro_steps` does."""
         rows, batches = self.global_batch_samples(candidate), self.batches(candidate)
         if batches is None:
             return float(rows * candidate.seq_len)
@@ -285,8 +282,7 @@ class Workload:
         return shape.flops_per_token(length)
 
     def padded_share(self, candidate: Candidate) -> float:
-        """The expected padded length of a micro-step's batches, as a share of seq_len. Ranks wait
-        for the one with the longest sample."""
+        """The expected padded length of the slowest rank's batches, as a share of seq_len."""
         batches = self.batches(candidate)
         return 1.0 if batches is None else batches.padded_share
 

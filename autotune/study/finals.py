@@ -98,8 +98,7 @@ class Finals:
         return self._made
 
     def needed_s(self) -> float:
-        """Seconds for the remaining finals; once they are settled, for one of what the search may
-        still find."""
+        """Seconds for the remaining finals; if they are settled, for one more."""
         finalists = self._finalists()
         closing_s = CLOSING_S + (self._phases_s(finalists[0].candidate) if finalists else 0.0)
         if self._had_none and not finalists:

@@ -59,8 +59,7 @@ class Pace:
         return statistics.median(whole) if whole else self.rule.timed_limit_s
 
     def learn(self, candidate: Candidate, probed: Probed) -> None:
-        """Learn the group starts of a probe. The budget may have cut one short: a start then takes
-        longer than that."""
+        """Learn the group starts of a probe; one that the budget cut short takes longer."""
         cut = probed.outcome.verdict is Verdict.SKIPPED
         known_s = self.start_s(candidate) if cut else 0.0
         self._compiles_s += probed.compiles_s

@@ -33,11 +33,9 @@ SUSTAIN_S, FINAL_S, FULL_BUDGET_S = 3.0, 10.0, 600.0
 """On CUDA: seconds of steps before a group is first timed, seconds of timing in a final, and the
 budget for both. Smaller budgets have less, in proportion."""
 EMULATED_S = 1.0
-"""Seconds of timing at most on an emulated device. Its time is a model's, and more of it tells no
-more."""
+"""Most seconds of timing on an emulated device, whose time is a model's."""
 ENERGY_S = {"cpu": 0.5, "cuda": 3.0}
-"""The least seconds of timing for an objective of energy. A GPU's counter moves ten times a
-second."""
+"""The least seconds of timing for energy: a GPU's counter moves ten times a second."""
 PAY_BACK = 2.0
 """A group stays up until its probes took this many times its start."""
 

@@ -77,8 +77,7 @@ class Records:
         return changed
 
     def wait(self, go_on: Callable[[], bool]) -> bool:
-        """Wait for a result of another process, also one that came while finals ran. False if none
-        will come, or `go_on` says no."""
+        """Wait for a result of another process, also an earlier one. False if none will come."""
         changed = self.unsearched
 
         def idle(news: News) -> bool:

@@ -202,8 +202,7 @@ class Search:
 
     @property
     def _start_s(self) -> float:
-        """Seconds to start a group for the next probe, if each probe needs its own. 0 until a
-        measurement showed that."""
+        """Seconds to start a group for the next probe, once a measurement showed the need."""
         alive = any(slot.runner.live_build is not None for slot in self._slots)
         waiting = alive or self._slots.running or not self._ledger.fitting
         return 0.0 if waiting else self._pace.start_s(self._space.opening[0])
@@ -312,16 +311,14 @@ class Search:
         return ask_round(journal, opened, ask, max(1, min(size, left)), build=build)
 
     def _size(self, candidate: Candidate) -> tuple[int, int]:
-        """Sorts candidates by what they need, as far as it is sure; runs of others, which differ
-        in more, by what is expected."""
+        """Sorts candidates by sure needs; runs of others, which differ more, by expectation."""
         if self._space.workload.recorded:
             return self._ledger.predictor.peak(candidate).bytes, 0
         return candidate.depth, candidate.tokens
 
     @property
     def _guesses(self) -> bool:
-        """Whether to go by chances although nothing fits yet: the smallest of recorded runs are
-        slow ones, which tell little."""
+        """Whether to go by chances though nothing fits yet: small recorded runs are slow."""
         return self._space.workload.recorded and self._ledger.lost < GUESSES
 
     @property
@@ -417,8 +414,7 @@ def least_chance(probes: int, lost: float, finals: int, lost_finals: int) -> flo
 
 
 AskFor = Callable[[Build | None, Candidate | None, Sequence[Candidate], News], Ask | None]
-"""Makes the question to a sampler from a build, a candidate, pending candidates and the news. None
-if nothing is left to ask for."""
+"""Makes the question to a sampler; None if nothing is left to ask for."""
 
 
 def ask_round(

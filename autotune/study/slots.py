@@ -113,8 +113,7 @@ class Slots:
             raise
 
     def close(self) -> None:
-        """Wait for the running probes, which were asked to stop. Excuse those whose end was not
-        heard, since another slot failed."""
+        """Wait for the stopped probes; excuse those without an end, since a slot failed."""
         self._threads.shutdown()
         while not self._ended.empty():
             slot, _ = self._ended.get()

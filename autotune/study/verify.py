@@ -112,8 +112,7 @@ def verify(
 def _with_phases(
     run: Training, after: Report, limit_s: float, note: Callable[[str], None]
 ) -> Report:
-    """`after`, with the peaks of a launch for phases: if the user said how to reach them, or if a
-    script may do what no step of it showed."""
+    """`after`, with the peaks of a launch for phases, if the user asked or a script may."""
     told, waits = run.best.phase_args, run.best.may_have_phases and unseen(after.phases)
     if not (told or waits):
         return after
@@ -225,8 +224,7 @@ def _steps(best: Best, steps: int) -> Rule:
 
 
 def _options(best: Best) -> Options:
-    """The study's options, narrowed to its winner. A script's stay: it may take fewer options than
-    the winner has."""
+    """The study's options, narrowed to its winner. A script's stay: it may take fewer."""
     config, asked = best.config, best.provenance.get("options")
     if not isinstance(asked, dict):
         raise UsageError("best.json: has no options of its study")

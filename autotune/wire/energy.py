@@ -81,8 +81,7 @@ def of_board(uuid: str, read: Callable[[], int], error: type[Exception]) -> Coun
 
 
 class EnergyMeter:
-    """Energy of a device from the making of this object to the last `sample`. Call `sample` at
-    least once before a counter begins anew."""
+    """Energy of a device until the last `sample`, called before a counter begins anew."""
 
     def __init__(self, of: Counters) -> None:
         self._of = of

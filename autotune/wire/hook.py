@@ -21,8 +21,7 @@ class Step:
     samples: int | None = None
     """Samples that it reported."""
     shapes: list[list[list[int]]]
-    """Shapes of observed batches by [micro-step][tensor]: (samples, tokens), (samples,), or
-    none."""
+    """Shapes of batches by [micro-step][tensor]: (samples, tokens), (samples,), or none."""
     size: int = 0
     """Values of the inputs of its losses, which grow with its batches; 0 if unknown."""
 
@@ -44,8 +43,7 @@ class Place:
     degrees: dict[str, list[int]]
     """Size and this rank's place on dp, tp, pp or cp, if the script's library names them."""
     features: list[list[int]] = field(default_factory=list)
-    """Ranks of each group that exchanges activations only by rows of a sample each, as for a
-    contrastive loss."""
+    """Ranks of groups that exchange one row a sample, as for a contrastive loss."""
     parts: list[list[int]] = field(default_factory=list)
     """Trained parameters of each shape: their number of values, and a digest of these. Without
     DTensors and FSDP's, whose whole is counted anyway."""

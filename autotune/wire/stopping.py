@@ -13,8 +13,7 @@ from functools import cache
 DISTURBED_PART = 0.25
 """A disturbed timing, which will be repeated, ends after this share of its time."""
 HOPELESS_MARGIN = 1.25
-"""Before an interval exists, a probe is hopeless if its fastest step is too slow by this
-factor."""
+"""Before an interval exists, a step slower by this factor makes a probe hopeless."""
 
 
 class Phase(StrEnum):
@@ -50,8 +49,7 @@ class Rule:
     timed_limit_s: float
     """Timing ends after the step that passes this, and at least `timed_steps`."""
     sustain_s: float = 0.0
-    """Seconds of steps, in all its probes, before a group is first timed: a GPU's clocks fall
-    under load."""
+    """Seconds of steps before a group is first timed: a GPU's clocks fall under load."""
     timed_least_s: float = 0.0
     """The least seconds of timed steps if other programs take little time."""
     energy_s: float = 0.0
@@ -69,8 +67,7 @@ class Rule:
         return agree or warmup.wall_s >= self.warmup_limit_s
 
     def settled(self, timed: Series, others: float = 0.0) -> bool:
-        """Whether timing may end: enough steps, and the median is known, time is up, or `others`
-        take too large a share."""
+        """Whether timing may end: the median is known, time is up, or `others` take too much."""
         if len(timed.step_s) < self.timed_steps:
             return False
         if timed.wall_s < self.energy_s:

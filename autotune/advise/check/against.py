@@ -22,8 +22,7 @@ _NEVER = tuple(name for name in OTHER_AXES if name not in (*_FACTS, *SCRIPT_AXES
 
 
 def not_compared(readings: Sequence[Reading], best: Best) -> list[str]:
-    """Facts that none of `readings` has, with their values in the result, without axes that are
-    plain there."""
+    """Facts that none of `readings` has, with their values in the result, unless plain there."""
     known = best.known
     missing = [
         name for name in _FACTS

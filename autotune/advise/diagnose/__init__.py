@@ -264,8 +264,7 @@ def _refused(name: str) -> Iterator[None]:
 
 
 def _last_run(events: list[Event], context: Context) -> list[Event]:
-    """`events` without those of earlier runs, where a log shows the command of one that failed
-    later."""
+    """`events` without those of earlier runs, where a log shows the command of the failed one."""
     failed = [
         e for e in events if not e.titled and e.kind not in _AFTER and "Interr" not in e.text
     ]

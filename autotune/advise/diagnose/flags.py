@@ -317,8 +317,7 @@ def launch_of(line: str) -> tuple[bool, str] | None:
 
 
 def _typed(line: str) -> str | None:
-    """The user's command for DeepSpeed's output in `line`; None without one, or for several
-    machines."""
+    """The user's command for DeepSpeed's output in `line`; None for several machines."""
     told = _OF_DEEPSPEED.search(line)
     if told is None:
         return None

@@ -52,8 +52,7 @@ GRACE_S = 5.0
 ROOM = 2
 """Emulated cards have so many times the memory, to weigh also candidates that do not fit."""
 _STARTS_LOST = 2
-"""Starts of groups that a lost probe costs: it is tried again in a fresh one, and the next probe
-needs another."""
+"""Starts of groups that a lost probe costs: one to try it again, one for the next probe."""
 _STEPS_S = 1.0
 """Assumed seconds of a weighing in a live group, before the first one."""
 

@@ -368,8 +368,7 @@ class Largest:
 
 
 def largest(rows: Sequence[Expected]) -> list[Largest]:
-    """The largest micro_batch of each build and length, below those that were weighed and do not
-    fit."""
+    """The largest micro_batch of each build and length, below those weighed as too large."""
     alike: dict[object, list[Expected]] = {}
     for row in rows:  # ascending in micro_batch
         alike.setdefault((row.candidate.build, row.candidate.seq_len), []).append(row)

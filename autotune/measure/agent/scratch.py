@@ -12,8 +12,7 @@ from typing import NoReturn
 
 
 class Scratch:
-    """A folder that is removed at `leave`, or however this process ends. Make it before there are
-    threads: it forks."""
+    """A folder that goes when this process ends, somehow. It forks: make it before threads."""
 
     def __init__(self, prefix: str, silent_s: float | None = None) -> None:
         """With `silent_s`, kill a process that did not call `alive` for so long, e.g. a stopped
@@ -63,8 +62,7 @@ def _guard(owner: int, heard: int, folder: Path, silent_s: float | None) -> NoRe
 
 
 def _close_all_but(heard: int) -> None:
-    """Close all files but `heard`: nobody must wait for this process to close the owner's output
-    or connections."""
+    """Close all files but `heard`, so nobody waits for this process to close the owner's."""
     os.closerange(3, heard)
     os.closerange(heard + 1, os.sysconf("SC_OPEN_MAX"))
     nothing = os.open(os.devnull, os.O_RDWR)

@@ -74,6 +74,5 @@ class Launcher:
         return next((f"{node}: {line}" if node else line for node, line in said if line), "")
 
     def close(self) -> None:
-        """End all that it started, here and on the nodes. May be called twice, or before
-        `start`."""
+        """End all that it started, here and on the nodes. May be called twice."""
         end(self._clients.values())

@@ -200,8 +200,7 @@ def _plain(text: str) -> str:
 
 
 def _number(text: str | None) -> float | None:
-    """A positive number, maybe with commas between thousands or before decimals. None for any
-    other text."""
+    """A positive number, maybe with commas; None for any other text."""
     plain = (text or "").strip()
     if "," in plain and not _THOUSANDS.fullmatch(plain):
         plain = plain.replace(".", "").replace(",", ".")
@@ -221,8 +220,7 @@ def _told(text: str | None, name: str) -> float | None:
 
 
 def _bytes(text: str | None, name: str) -> int | None:
-    """The bytes of the peak `name`. It may have another unit beside it. Raises UsageError for
-    other text beside it."""
+    """The bytes of the peak `name`, maybe with another unit. Raises UsageError for other text."""
     found = _number(text)
     if found is None and text and _NUMBERED.match(text):
         return parse_bytes(text.replace(",", ""), name)

@@ -101,8 +101,7 @@ class Result(ProbeEnd):
 
 
 class Runner(Protocol):
-    """One slot of a study: runs one probe at a time. One thread at a time calls its methods; any
-    thread may call `kill`."""
+    """One slot of a study. One thread at a time calls its methods; any may call `kill`."""
 
     @property
     def live_build(self) -> Build | None:

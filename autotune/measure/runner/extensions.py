@@ -99,8 +99,7 @@ def note_builder(environ: Mapping[str, str], pid: int) -> None:
 
 
 def remove_stale_locks(environ: Mapping[str, str]) -> None:
-    """Remove locks without a build: those of this host's last builder, if it ended, and old
-    ones."""
+    """Remove old locks, and those of this host's last builder, if it ended."""
     note = folder(environ) / BUILDER
     with suppress(OSError, ValueError):
         host, pid, began_s = note.read_text().split()

@@ -46,8 +46,7 @@ class Forks:
         note: Callable[[str], None],
         works: bool = sys.platform == "linux",
     ) -> None:
-        """`environment` extends the study's own for all ranks. They are spawned unless forking
-        `works`."""
+        """`environment` extends the study's own. Ranks are spawned unless forking `works`."""
         self._logs = logs
         self._environment = environment
         self._note = note
@@ -99,8 +98,7 @@ class Forks:
             self._spawn(engine, but)
 
     def take(self, other: Forks) -> None:
-        """Take the servers of `other`, which has the same variables. Their logs follow at their
-        end."""
+        """Take the servers of `other`, with the same variables. Their logs follow at their end."""
         for server in other._servers.values():
             server.kept = self._logs / server.log.name
         self._servers |= other._servers

@@ -35,8 +35,7 @@ class Helper:
         environment: dict[str, str] = NO_GPU,
         channel: Channel | None = None,
     ) -> None:
-        """Start the helper. It has `limit_s` to answer. It dials `channel`, which stays open, or
-        a channel of its own."""
+        """It has `limit_s` to answer. It dials `channel`, which stays open, or one of its own."""
         self._asked = asked
         self._limit_s = limit_s
         self.found: Described | Counted | Loaded | None = None

@@ -211,8 +211,7 @@ class Pool:
         return replace(of_one, peaks=whole(of_one.peaks), phases=phases)
 
     def _take_seats(self, until: float) -> None:
-        """Take seats for the next group. Wait for silent nodes until they speak or are lost.
-        Raises NoNodesError."""
+        """Take seats; wait for silent nodes until they speak or are lost. Raises NoNodesError."""
         while True:
             if self._places.lost and self._group is not None:
                 self._end(politely=False, until=until)

@@ -39,8 +39,7 @@ class Remote:
         note: Callable[[str], None],
         on_lost: Callable[[str], None],
     ) -> None:
-        """It opens `device` there, as `--device` names it. A thread tells `on_lost` at once why
-        the node is lost, unless it was closed."""
+        """It opens `device` there. A thread tells `on_lost` why it is lost, unless closed."""
         self.name = joined.name
         self.version = joined.version
         self.address = ""

@@ -26,8 +26,7 @@ class Seating:
     def __init__(
         self, places: Sequence[tuple[Node, int]], ranks: int, slots: int | None = None
     ) -> None:
-        """`places` are nodes with their number of ranks. Groups have `ranks`; `slots` of them run
-        at once, or as many as fit."""
+        """`places` are nodes with their ranks. `slots` groups run at once, or as many as fit."""
         # Groups that share a node come first: a comparison needs two on one node.
         most_first = sorted(places, key=lambda each: -(each[1] // ranks))
         self._all = [[Seat(node, place) for place in range(count)] for node, count in most_first]

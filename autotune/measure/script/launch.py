@@ -168,8 +168,7 @@ class Launch:
                 if (seen := process.latest) is not None and seen.peaks is not None]  # fmt: skip
 
     def peaks(self, ranks: Ranks, retries_before: int) -> Peaks:
-        """The largest peaks of any rank; host memory is that of all processes of the launch
-        now."""
+        """The largest peaks of any rank; host memory is that of all processes now."""
         host = 0
         for below in self._below():
             with suppress(psutil.Error):

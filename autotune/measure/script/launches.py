@@ -272,8 +272,7 @@ class Launches:
         return None
 
     def _lacks(self, launch: Launch, ranks: Ranks, deadline: float) -> str | None:
-        """The phases that a launch for them lacked; None while they may still come. Over
-        the ceiling, none is waited for."""
+        """The phases that the launch lacked; None to wait for them, never over the ceiling."""
         found = launch.phases(ranks)
         missing = [name for name in (EVALUATE, SAVE) if name not in found or not found[name].count]
         ends = time.monotonic() > deadline or (launch.ended and not launch.code)
@@ -303,8 +302,7 @@ class Launches:
         )  # fmt: skip
 
     def _learns_replicas(self, found: Mismatch, ranks: Ranks, candidate: Candidate) -> bool:
-        """Whether `found` shows another number of replicas than was known. The script then needs
-        other micro-steps."""
+        """Whether `found` shows another number of replicas, which needs other micro-steps."""
         replicas = len(ranks.sharing.replicas)
         known = self._replicas.get(candidate.sharing, self._space.workload.replicas(candidate))
         if found.axis != "grad_accum" or replicas == known:
@@ -313,8 +311,7 @@ class Launches:
         return True
 
     def _learns_rows(self, found: Mismatch) -> bool:
-        """Whether `found`, with an earlier one, shows several rows a sample: chosen and rejected,
-        or two views."""
+        """Whether `found` shows several rows a sample: chosen and rejected, or two views."""
         rows = found.got // found.asked
         known = self._got.get("micro_batch", {})
         if found.axis != "micro_batch" or rows * found.asked != found.got:
@@ -479,8 +476,7 @@ class Launches:
         return Result(verdict=Verdict.CRASHED, reason=f"{reason}; see {launch.log.name}")
 
     def _refuses_word(self, error: str, candidate: Candidate) -> str:
-        """The remedy if `error` says that the script takes True or False for an axis of words;
-        empty for other errors."""
+        """The remedy if the script takes True or False for an axis of words; else empty."""
         words = [name for name in self._command.placeholders if name in AXES and AXES[name].words]
         for name in words:
             value = re.escape(str(getattr(candidate, name)))

@@ -197,8 +197,7 @@ class Ranks:
         return sum(map(statistics.fmean, said)) if said and all(said) else None
 
     def ran(self, first: int, accum: int, rows: int = 1) -> Ran:
-        """The steps from `first` on; the model gets `rows` a sample. Unseen values are as
-        requested."""
+        """The steps from `first` on, with `rows` a sample. Unseen values are as requested."""
         steps = [step for rank in self.all for step in rank.steps[first : self.made]]
         micro_steps, shared = self.micro_steps, self.sharing
         replicas, degrees = shared.replicas, shared.degrees
@@ -279,8 +278,7 @@ class Ranks:
         return max(1, round(statistics.median(counts))) if counts else 1
 
     def shapes(self) -> Iterator[tuple[int, int]]:
-        """Samples, and tokens of a sample, of each micro-step that was seen; 0 tokens if only
-        samples show."""
+        """Samples and their tokens of each micro-step seen; 0 tokens if only samples show."""
         for rank in self._feeding:
             yield from self._shapes(rank.steps)
 

@@ -29,8 +29,7 @@ class Timing:
         counters: Sequence[Counters],
         sensors: Callable[[], Sequence[Sensors]],
     ) -> None:
-        """`counters` measure the energy of each device in use, or of the host. `sensors` opens the
-        sensors of each device."""
+        """`counters` are of each device in use, or of the host. `sensors` opens each device's."""
         self.steps = steps
         self._counters = counters
         self._energy: list[EnergyMeter] = []

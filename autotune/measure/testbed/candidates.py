@@ -248,8 +248,7 @@ def _dividing(
 
 
 def _undivided(points: Sequence[Candidate], workload: Workload) -> str:
-    """Micro-batches of `points` that do not divide the global batch of a replica. Only for points
-    with the same number of replicas."""
+    """Micro-batches of `points`, of equal replicas, that do not divide the global batch."""
     lost = {
         (c.seq_len, c.micro_batch_per_rank if c.vector else c.micro_batch)
         for c in points if workload.grad_accum(c) is None

@@ -181,8 +181,7 @@ class Cluster(Machine):
             channel.close()
 
     def _places(self, world_size: int) -> list[tuple[Remote, int]]:
-        """Number of ranks for each node: by the launcher, or one a GPU; on CPUs an even part of a
-        group."""
+        """Ranks for each node: by the launcher, or one a GPU; on CPUs an even part of a group."""
         known = self._launcher.slots
         on_cpu = self.device.kind == "cpu"
         even = -(-world_size // len(self._nodes))
@@ -264,8 +263,7 @@ class ClusterDevice:
         return EnergyCounters("" if lack else self._facts[0].energy_at, lack)
 
     def fingerprint(self) -> dict[str, Any]:
-        """The fingerprint of the first node, the number of nodes, and fingerprints of nodes that
-        differ."""
+        """The fingerprint of the first node, their number, and fingerprints that differ."""
         first, *others = self._facts
         said = [_said(each, first) for each in others]
         unlike = [each for each in said if each != _said(first, first)]

@@ -66,8 +66,7 @@ def write_files(
     space: Space, candidate: Candidate, device_kind: str, exports: Path, *, seed: int,
     replicas: int | None,
 ) -> None:  # fmt: skip
-    """Write the files that `shown_command` names; `replicas` share a global batch. Raises
-    OSError."""
+    """Write the files that `shown_command` names. Raises OSError."""
     files = Files(command_of(space.workload), space, device_kind, seed)
     files.write(candidate, exports.absolute(), replicas)
 

@@ -118,8 +118,7 @@ def arguments(
 
 
 def with_liger(best: Best, says: set[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Arguments with which a Trainer never holds all logits, and a note on it. Empty if they are
-    not needed, or liger-kernel does not run."""
+    """Arguments that never hold all logits, and a note on them. Empty without liger-kernel."""
     if best.config.loss != "chunked" or best.device_kind == "cpu" or best.known is not None:
         return {}, ()
     says.add("loss")
@@ -158,8 +157,7 @@ def shared_arguments(config: Config) -> tuple[dict[str, Any], set[str]]:
 
 
 def export(best: Best) -> Exported:
-    """`hf.json`, `hf-4.json` for transformers before 5.23, and `hf.py`, which reads the right
-    one."""
+    """`hf.json`, `hf-4.json` for transformers before 5.23, and `hf.py`, which chooses."""
     new, says, instead = arguments(best, known=best.known)
     old, older_says, olders = arguments(best, older=True, known=best.known)
     loss, by_liger = with_liger(best, says)

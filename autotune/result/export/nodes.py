@@ -15,16 +15,14 @@ fi
 
 
 def checked(config: Config) -> str:
-    """Sets `node`, and stops with one line if the node's rank or the first node's address is
-    unknown. Empty for one node."""
+    """Sets `node`, and stops without its rank or the first node's address. Empty for one node."""
     if config.nodes == 1:
         return ""
     return _CHECKED.format(nodes=config.nodes, last=config.nodes - 1)
 
 
 def torchrun(config: Config) -> str:
-    """The command on one node; with several it follows `checked`. If ranks do not divide evenly,
-    the first nodes have one more."""
+    """The command, after `checked` with several nodes. The first ones may have one more rank."""
     if config.nodes == 1:
         return f"torchrun --standalone --nproc-per-node={config.world_size}"
     least, more = divmod(config.world_size, config.nodes)

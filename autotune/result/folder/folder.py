@@ -29,8 +29,7 @@ class Folder:
         self.logs = path / "logs"
 
     def prepare(self) -> None:
-        """Make the folders, and remove temporary files of a killed study's ranks. Raises
-        OSError."""
+        """Make the folders, and remove temporary files of killed ranks. Raises OSError."""
         self.logs.mkdir(parents=True, exist_ok=True)
         for left in self.logs.glob("*.tmp"):
             shutil.rmtree(left, ignore_errors=True)

@@ -173,8 +173,7 @@ class Journal:
         self.optuna_study.sampler = adapter
 
     def attend(self, clock: Clock, stop: StopFlag, note: Callable[[str], None]) -> None:
-        """From now on, show other processes that this one lives. If the storage does not answer,
-        wait until the budget ends."""
+        """Show other processes that this one lives, and wait in the budget for the storage."""
         self._patience = Patience(clock, stop, note)
         if self._processes is not None:
             self._processes.start(clock.elapsed_s)
@@ -194,8 +193,7 @@ class Journal:
         return self._processes is not None
 
     def ask(self, make: Callable[[News], Ask | None]) -> Asked | None:
-        """A new trial of an allowed candidate. `make` makes the question from the news; there is
-        no trial if it returns None."""
+        """A new trial of what `make` allows after the news; None if it returns None."""
         adapter = self._adapter
         assert adapter is not None, "`use` comes before this"
         self._asks += 1
@@ -239,8 +237,7 @@ class Journal:
 
     @property
     def sessions(self) -> list[dict[str, Any]]:
-        """The arguments of every run of this study, the first included. If the storage does not
-        answer, the known ones."""
+        """The arguments of every run; the known ones, if the storage does not answer."""
         with suppress(UnreachableError):
             self._sessions = self._write(lambda: sessions_in(self.optuna_study.user_attrs))
         return self._sessions
@@ -294,8 +291,7 @@ class Journal:
         self.append([record])
 
     def claim_final(self, choose: Callable[[News], Candidate | None]) -> int | None:
-        """The number of a new final of the candidate that `choose` returns; None if there is none.
-        Other processes see that it runs."""
+        """The number of a new final of what `choose` returns, which others see; or None."""
         self._asks += 1
         noted = self._noted({}, ask=f"#{self._asks}")  # no number to sort by
 
@@ -340,14 +336,12 @@ class Journal:
         return self._write(lambda: past_of(self.optuna_study, self.part)).records
 
     def append(self, records: Sequence[Record]) -> None:
-        """Add `records` to trials.csv, also those of other processes, and of candidates that were
-        never proposed."""
+        """Add `records` to trials.csv, also of other processes and unproposed candidates."""
         if self._table is not None and records:
             self._table.append(records)
 
     def _write(self, change: Callable[[], T]) -> T:
-        """Make a change in one transaction; repeat it if the storage did not answer. Raises
-        OSError."""
+        """Make a change in one transaction, again if no answer comes. Raises OSError."""
         for tries in count():
             self._again = tries > 0
             lost = list(self.lost)

@@ -87,8 +87,7 @@ class Manifest:
         return Workload.from_json(self.space["workload"])
 
     def of_any_devices(self) -> Manifest:
-        """A copy with the kinds of devices, without their identity and number: these differ among
-        a study's processes."""
+        """A copy with kinds of devices, without identity and number, in which processes differ."""
         known = self.fingerprint.get("devices", {})
         devices = {k: v for k, v in known.items() if k not in ("nodes", "unlike")}
         kinds: list[dict[str, Any]] = []

@@ -140,8 +140,7 @@ def finals_in(seen: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def of_part(name: str, part: str) -> str:
-    """The name of an attribute of a folder's part: "ended" for the end of its last run, "lost" for
-    its lost nodes."""
+    """The name of an attribute of a folder's part: "ended" or "lost", for the last run."""
     return f"{name}-{part}" if part else name
 
 

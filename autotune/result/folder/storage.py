@@ -63,8 +63,7 @@ class Storage(Protocol):
 
 
 def storage_of(folder: Folder, of: Manifest) -> Storage:
-    """The storage of the study in `folder`, whose manifest is `of`. Raises UsageError for an
-    unknown one."""
+    """The storage of the study in `folder`. Raises UsageError for an unknown one."""
     url = of.options.get("storage")
     if url is None:
         return JournalFile(folder.optuna_log)

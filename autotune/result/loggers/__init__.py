@@ -1,5 +1,4 @@
-"""A study's trials as runs in the files of experiment trackers. One file each, and one row of
-`choices.LOGGERS`."""
+"""Files of experiment trackers: one module and one row of `choices.LOGGERS` each."""
 
 from __future__ import annotations
 

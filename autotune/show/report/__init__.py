@@ -26,8 +26,7 @@ class Reporter:
         ends at most `until_s` after the study began."""
 
     def phase(self, phase: Phase, steps: int, slot: int = 0) -> None:
-        """The phase of the probe in a slot, with its timed steps so far. Threads call this often,
-        so it must be cheap."""
+        """The phase of a slot's probe, and its timed steps. Called often by threads: be cheap."""
 
     def told(self, record: Record, incumbent: Record | None) -> None:
         """A trial ended; `incumbent` is the best one now."""

@@ -116,8 +116,7 @@ class Lines:
         ]
 
     def _named(self, candidate: Candidate, *, aligned: bool = False) -> list[str]:
-        """Each value with the name of its axis. If `aligned`, all values of an axis have one
-        width."""
+        """Each value with its axis's name; if `aligned`, all values of an axis have one width."""
         return [
             _label(axis)
             + printable(str(getattr(candidate, axis)), self.console).ljust(wide * aligned)

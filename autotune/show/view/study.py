@@ -207,8 +207,7 @@ def _trials(path: Path) -> pd.DataFrame:
 
 
 def _as_ran(trials: pd.DataFrame, workload: Workload, best: Best | None) -> pd.DataFrame:
-    """`trials` with real values where a script is not told any: those of its best candidate
-    instead of 1."""
+    """`trials` with real values where a script is told none: its best candidate's."""
     if workload.of_script and best is not None:
         for name in ("seq_len", "micro_batch"):
             if set(trials[name]) == {1}:

@@ -42,8 +42,7 @@ class Fsdp(EngineFacts):
         return replace(whole, weights=whole.weights / share, gradients=gradients)
 
     def sent_bytes(self, workload: Workload, of: Candidate) -> float:
-        """Weights are gathered in every micro-step, twice in stage 3. Gradients are reduced in the
-        last one."""
+        """Weights are gathered in every micro-step, twice in stage 3; gradients once."""
         gathers = workload.micro_steps(of) * (2 if of.zero_stage == 3 else 1)
         weight = BYTES[self.computes_with(workload.dtype, of)]
         gathered = gathers * weight * workload.shape(of.depth).parameters

@@ -42,8 +42,7 @@ def option(
     silently: str | None = None,
     **more: Any,
 ) -> Any:
-    """A field of a group, with `more` of its flag. It is None unless it has a default; `silently`
-    gives one that `text` states already."""
+    """A field of a group, None unless it has a default, which `text` may state (`silently`)."""
     flag = Flag(name=name, help=text, metavar=metavar, read=read, **more)
     given = silently if flag.default is None else flag.default
     return field(default=None if given is None else read(given, name), metadata={"flag": flag})

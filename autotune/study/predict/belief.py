@@ -96,8 +96,7 @@ class _Whitened:
         self.count = 0
 
     def add(self, covariance: Array, factor: Array, residual: float) -> None:
-        """Add an observation: its prior covariance with all candidates, its row of the Cholesky
-        factor, and its whitened residual."""
+        """Add an observation: prior covariance with all, row of the factor, whitened residual."""
         if self.count == len(self._rows):
             more = np.empty((max(16, self.count), self._rows.shape[1]))
             self._rows = np.concatenate([self._rows, more])

@@ -76,8 +76,7 @@ def _number(value: Any, format: str) -> TrialCell:
 
 
 def _log_of(row: dict[Any, Any]) -> str:
-    """Name of a trial's log: the one that its reason names, else its group's. A log of another
-    process has a path."""
+    """Name of a trial's log: of its reason, else its group's; a path for another process's."""
     if "/" in str(row["log"]):
         return str(row["log"])
     reason = "" if pd.isna(row["reason"]) else str(row["reason"])
