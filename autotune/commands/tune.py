@@ -146,7 +146,10 @@ def tune(
         )
     if join is not None:
         given = {"resume": resume, "verify": verify, "dry_run": dry_run, "config": config}
-        _check_join(given | options)
+        for name, value in (given | options).items():
+            if value not in (None, False) and name not in _WITH_JOIN | {"budget_s", "out"}:
+                flag = FLAGS[name].name if name in FLAGS else f"--{name.replace('_', '-')}"
+                raise UsageError(f"{flag}: not with --join; leave it out")
     if accept_changed is not None and resume is None and join is None:
         raise UsageError("--accept-changed: only with --resume DIR or --join URL/NAME")
     asked = Options.from_texts({name: _text(name, value) for name, value in options.items()})
@@ -168,14 +171,6 @@ def tune(
         and not options.keys() & {"model", "script"},
         accepted=frozenset(filter(None, (accept_changed or "").replace(" ", "").split(","))),
     )
-
-
-def _check_join(given: dict[str, Any]) -> None:
-    """Refuse options in `given` that the study has already."""
-    for name, value in given.items():
-        if value not in (None, False) and name not in _WITH_JOIN | {"budget_s", "out"}:
-            flag = FLAGS[name].name if name in FLAGS else f"--{name.replace('_', '-')}"
-            raise UsageError(f"{flag}: not with --join; leave it out")
 
 
 def _text(name: str, value: Any) -> str:

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from autotune.commands import Run
 from autotune.commands.exits import ExitCode, complain
-from autotune.errors import UsageError
+from autotune.errors import UsageError, refused
 
 if TYPE_CHECKING:
     from autotune.result.best import Verified
@@ -69,10 +69,8 @@ def train(path: Path, steps: int, limit_s: float, *, embedded: bool = False) -> 
         stop.restore()
         if not kept:
             rmtree(logs, ignore_errors=True)
-    try:
+    with refused(str(path)):
         replace(found, verified=verified).write(path)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
     of_script = found.command is not None
     print("\n".join(lines(verified, asked=found.asked.get("phase_args"), of_script=of_script)))
     if kept:
@@ -84,10 +82,8 @@ def _logs(path: Path) -> Path:
     """A new folder beside the result in `path`, kept if the run broke."""
     import tempfile
 
-    try:
+    with refused(str(path.parent)):
         return Path(tempfile.mkdtemp(prefix="verify-", dir=path.parent))
-    except OSError as error:
-        raise UsageError(f"{path.parent}: {error.strerror}") from error
 
 
 def exit_of(found: Verified) -> ExitCode:

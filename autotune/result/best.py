@@ -541,7 +541,7 @@ def _checked(document: Any) -> Best:
     found = msgspec.convert(document, Best)
     if "schema_version" not in document:
         raise ValueError("$: missing required field `schema_version`")
-    for where, config in _configs(document, "$"):
+    for where, config in _configs(document):
         _check_config(where, config)
     if found.trials.keys() - {FINALS} != set(Verdict):
         raise ValueError("$.trials: has to count each verdict, finals, and nothing else")
@@ -553,14 +553,14 @@ def _checked(document: Any) -> Best:
     return found
 
 
-def _configs(value: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _configs(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """All configurations of a document of the declared types, with their paths."""
     for name in ("cells", "ties", "pareto", "same_batch"):
         for place, part in enumerate(value.get(name, ())):
-            yield f"{where}.{name}[{place}].config", part["config"]
-    yield f"{where}.config", value["config"]
+            yield f"$.{name}[{place}].config", part["config"]
+    yield "$.config", value["config"]
     if following := (value.get("sure") or {}).get("next"):
-        yield f"{where}.sure.next", following
+        yield "$.sure.next", following
 
 
 def _check_config(where: str, config: dict[str, Any]) -> None:

@@ -252,6 +252,7 @@ def pool(rounds: Sequence[Record], workload: Workload) -> Record:
         return first
     outcomes = [r.outcome for r in rounds]
     measured = [r.measured for r in rounds]
+    powers_w = [m.mean_power_w for m in measured if m.mean_power_w is not None]
     sums = {name: sum(getattr(each, name) for each in outcomes) for name in _SUMMED}
     outcome = replace(
         first.outcome,
@@ -269,7 +270,7 @@ def pool(rounds: Sequence[Record], workload: Workload) -> Record:
             compilations=max(m.compilations for m in measured),
             shape_compile_s=max(m.shape_compile_s for m in measured),
             ran=_pooled_run([m.ran for m in measured]),
-            mean_power_w=_pooled_power_w([m.mean_power_w for m in measured]),
+            mean_power_w=statistics.median(powers_w) if powers_w else None,
             phases=InPhase.largest([m.phases for m in measured]),
             rank_bytes=[max(each) for each in zip(*(m.rank_bytes for m in measured), strict=True)],
         ),
@@ -428,11 +429,6 @@ def _pooled_run(ran: Sequence[Ran | None]) -> Ran | None:
     if not known:
         return None
     return replace(known[-1], waiting_share=max(each.waiting_share for each in known))
-
-
-def _pooled_power_w(rounds: list[float | None]) -> float | None:
-    known = [power_w for power_w in rounds if power_w is not None]
-    return statistics.median(known) if known else None
 
 
 def _pooled_conditions(rounds: list[Conditions]) -> Conditions:

@@ -91,7 +91,7 @@ class Neighbours:
             self._reporter.probing("search", work.job.candidate, work.until_s, slot.number)
             return slot, replace(
                 # A repeat would be alone.
-                work, attempts=1, told=lambda probed: told(slot, probed), excused=_nothing
+                work, attempts=1, told=lambda probed: told(slot, probed), excused=lambda: None
             )  # fmt: skip
 
         yield next_work
@@ -108,7 +108,3 @@ class Neighbours:
             f"probes at the same time slow each other down: steps take {times:.3f} times as long;"
             f" groups {then}"
         )
-
-
-def _nothing() -> None:
-    pass

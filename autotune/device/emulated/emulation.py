@@ -25,7 +25,7 @@ from autotune.device.emulated.overheads import (
     reserved_bytes,
 )
 from autotune.device.emulated.rates import SHARED, rates
-from autotune.errors import UsageError
+from autotune.errors import UsageError, refused
 from autotune.wire.emulated import VARIABLE
 
 _MIG_SLICES = 7
@@ -82,10 +82,8 @@ class Emulation:
         for gpu, card in enumerate(cards):
             for instance in range(max(1, mig)):
                 self._add(card, gpu, instance, mig, ranks=len(cards))
-        try:
+        with refused(f"{FLAG} {spec}: no file in TMPDIR"):
             path = self._share()
-        except OSError as error:
-            raise UsageError(f"{FLAG} {spec}: no file in TMPDIR: {error.strerror}") from error
         preloaded = [*map(str, self._stand_ins), *filter(None, [os.environ.get("LD_PRELOAD")])]
         real = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
         self.environment = real | {

@@ -31,18 +31,12 @@ class Scratch:
         """Say that this process runs."""
         os.write(self._alive, b".")
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Remove the folder; may be called again."""
         if not self._left:
             self._left = True
             os.close(self._alive)
             os.waitpid(self._guard, 0)
-
-    def __enter__(self) -> Scratch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.leave()
 
 
 def _guard(owner: int, heard: int, folder: Path, silent_s: float | None) -> NoReturn:

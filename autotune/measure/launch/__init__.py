@@ -22,7 +22,12 @@ def checked(
 
     job = SlurmJob.found() if text is None and nodes != 1 else None
     if job is None and text is None:
-        _refuse_what_is_of_launchers(nodes, interface)
+        for flag, value in [("--nodes", nodes), ("--interface", interface)]:
+            if value not in (None, 1):
+                raise UsageError(
+                    f"{flag} {value}: needs --launch, which starts agents on the nodes:"
+                    f" {', '.join(WRITTEN)}"
+                )
         return None
     name, _, argument = (text or "slurm").partition(":")
     row = LAUNCHERS[name]
@@ -37,12 +42,3 @@ def checked(
             f" nodes; use --world-size {slots}"
         )
     return made
-
-
-def _refuse_what_is_of_launchers(nodes: int | None, interface: str | None) -> None:
-    for flag, value in [("--nodes", nodes), ("--interface", interface)]:
-        if value not in (None, 1):
-            raise UsageError(
-                f"{flag} {value}: needs --launch, which starts agents on the nodes:"
-                f" {', '.join(WRITTEN)}"
-            )

@@ -164,17 +164,13 @@ class Group:
             if self._wiring.stop():
                 raise StopRequestedError
             self._pump(POLL_S)
-            self._check_nodes()
+            for rank in self.ranks:
+                if why := rank.seat.node.lost:
+                    raise NodeLostError(why)
             failure = self._failure(deadline)
             if failure is not None:
                 return failure
         return None
-
-    def _check_nodes(self) -> None:
-        """Raises NodeLostError if a rank's node is lost."""
-        for rank in self.ranks:
-            if why := rank.seat.node.lost:
-                raise NodeLostError(why)
 
     def _pump(self, timeout: float) -> None:
         """Handle messages that arrive within `timeout` seconds."""
@@ -256,13 +252,10 @@ class Group:
     def _send_start(self, rank: GroupRank) -> None:
         node = rank.seat.node
         start = self._start
+        capacities = start.rank_capacities or [start.capacity_bytes] * len(self.ranks)
         mine = replace(
             start,
-            capacity_bytes=(
-                start.rank_capacities[rank.number]
-                if start.rank_capacities
-                else start.capacity_bytes
-            ),
+            capacity_bytes=capacities[rank.number],
             device_uuid=node.uuids[rank.seat.device],
             local_rank=rank.local_rank,
             local_ranks=sum(other.seat.node is node for other in self.ranks),

@@ -60,7 +60,6 @@ class LocalProcess:
         return ended.si_status if exited else -ended.si_status
 
     def lives(self) -> bool:
-        """Whether a process of the session, maybe a killed one, still holds memory."""
         return self.exit_code() is None or any(map(self._is_of_session, psutil.process_iter()))
 
     def _is_of_session(self, process: psutil.Process) -> bool:
@@ -83,7 +82,6 @@ class LocalProcess:
         return ""
 
     def signal(self, number: signal.Signals) -> None:
-        """Send `number` to every process of the session."""
         if self._code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)

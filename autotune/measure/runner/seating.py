@@ -64,7 +64,7 @@ class Seating:
             NoNodesError: none are left.
         """
         with self._lock:
-            if slot in self._of and _is_there(self._of[slot]):
+            if slot in self._of and not any(seat.node.lost for seat in self._of[slot]):
                 return self._of[slot]
             self._of.pop(slot, None)
             taken = {seat for block in self._of.values() for seat in block}
@@ -87,10 +87,6 @@ class Seating:
 
 def _nodes(block: Block) -> set[Node]:
     return {seat.node for seat in block}
-
-
-def _is_there(block: Block) -> bool:
-    return not any(seat.node.lost for seat in block)
 
 
 def _blocks(nodes: Sequence[Sequence[Seat]], ranks: int) -> list[Block]:

@@ -36,7 +36,6 @@ SCRATCH_BYTES = 20 * 2**30
 SCRATCH_SHARE = 0.5
 """A launch ends if it fills this share of the disk's free space, or `SCRATCH_BYTES` if less."""
 SCRATCH_EVERY_S = 2.0
-LAST_LINES = 20
 ALL_CORES = range(psutil.cpu_count() or 1)
 HIDDEN_S, HIDDEN_EVERY_S = 8.0, 2.0
 """Seconds with torch loaded before its process must have dialled; and the interval of checks."""
@@ -142,10 +141,6 @@ class Launch:
             if not entry.is_symlink() and entry.exists()
         )
         return size if size > self._most_bytes else None
-
-    def last_lines(self) -> str:
-        """The last lines of its output."""
-        return "\n".join(self.said().splitlines()[-LAST_LINES:])
 
     def said(self) -> str:
         """Its output."""

@@ -44,6 +44,7 @@ from autotune.wire.reports import DURING, EVALUATE, SAVE, Report
 from autotune.wire.stopping import Phase, Steps
 
 HOOK = CHECKOUT / "probes" / "hook"
+LAST_LINES = 20
 CHECKED_STEPS = 2
 """After so many steps, the run is compared with the request."""
 ENDLESS = 64
@@ -462,7 +463,7 @@ class Launches:
             if is_launchers(first.kinds) and (cause := cause_in(launch.said())) is not None:
                 reason, trace = cause, ""
         else:
-            trace = launch.last_lines() if code else ""
+            trace = "\n".join(launch.said().splitlines()[-LAST_LINES:]) if code else ""
             said = [line for line in trace.splitlines() if re.search(r"\w", line)]
             reason = f"{ended(_as_signal(code))}; {said[-1] if said else _saw(launch)}"
         if missing := why(reason, trace, launch.said()):

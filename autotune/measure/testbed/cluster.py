@@ -135,7 +135,7 @@ class Cluster(Machine):
                 with suppress(OSError), (self._logs / log.name).open("ab") as kept:
                     kept.write(log.read_bytes())  # append to the log of an earlier run
             self._logs = None
-        self._scratch.leave()
+        self._scratch.close()
 
     def _note(self, text: str) -> None:
         self._say(text)
@@ -319,7 +319,8 @@ def _said(facts: Facts, first: Facts) -> tuple[str, ...]:
     """Facts in which nodes may differ from the `first` one, in words."""
     names = sorted(facts.software.keys() - {"platform"})
     versions = [f"{name} {facts.software[name]}" for name in names]
-    return _devices(facts, first), _driver(facts), f"{facts.cores} cores", ", ".join(versions)
+    driver = f"driver {facts.fingerprint.get('driver')}"
+    return _devices(facts, first), driver, f"{facts.cores} cores", ", ".join(versions)
 
 
 def _devices(facts: Facts, like: Facts) -> str:
@@ -330,10 +331,6 @@ def _devices(facts: Facts, like: Facts) -> str:
         near = abs(device.capacity_bytes - usual) <= 0.01 * usual
         sizes.add(f"{device.name} of {(usual if near else device.capacity_bytes) >> 20} MiB")
     return f"{len(facts.devices)} x {', '.join(sorted(sizes))}"
-
-
-def _driver(facts: Facts) -> str:
-    return f"driver {facts.fingerprint.get('driver')}"
 
 
 def _check_energy(nodes: Sequence[Remote]) -> None:

@@ -50,18 +50,6 @@ from autotune.wire.budget import Clock, StopFlag
 
 T = TypeVar("T")
 
-# Optuna's state for each verdict: measured, did not fit, broke.
-_STATES = {
-    Verdict.OK: TrialState.COMPLETE,
-    Verdict.OOM: TrialState.PRUNED,
-    Verdict.OVER_CEILING: TrialState.PRUNED,
-    Verdict.OVER_HOST_CEILING: TrialState.PRUNED,
-    Verdict.PRUNED: TrialState.PRUNED,
-    Verdict.UNSUPPORTED: TrialState.FAIL,
-    Verdict.HUNG: TrialState.FAIL,
-    Verdict.CRASHED: TrialState.FAIL,
-    Verdict.SKIPPED: TrialState.FAIL,
-}
 _WEIGHED = (Verdict.OK, Verdict.PRUNED, Verdict.OVER_CEILING, Verdict.OVER_HOST_CEILING)
 _BEYOND = 1.0
 """Constraint value of a candidate that ran out of memory: the excess is unknown."""
@@ -459,10 +447,11 @@ def _end(optuna_study: optuna.Study, trial: FrozenTrial, objective: Objective) -
 
 def _told_as(outcome: Outcome, objective: Objective) -> tuple[TrialState, float | None]:
     """State and value of a trial in Optuna: a COMPLETE one has the measured objective."""
-    state, found = _STATES[outcome.verdict], outcome.measurement
-    if state != TrialState.COMPLETE or found is None:
-        return state, None
-    return state, found.value(objective)
+    verdict, found = outcome.verdict, outcome.measurement
+    if verdict == Verdict.OK:
+        return TrialState.COMPLETE, None if found is None else found.value(objective)
+    unfit = verdict in _WEIGHED or verdict == Verdict.OOM
+    return TrialState.PRUNED if unfit else TrialState.FAIL, None
 
 
 def records_in(folder: Folder) -> list[Record]:

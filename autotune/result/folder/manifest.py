@@ -165,7 +165,7 @@ def check(then: Manifest, now: Manifest, accepted: Set[str], flag: str = "--resu
     if left:
         path, (before, after) = next(iter(left.items()))
         others = f", and {len(left) - 1} more differ" if len(left) > 1 else ""
-        passed = sorted(_named(accepted, changes))
+        passed = sorted(accepted & {part for path in changes for part in path.split(".")})
         names = dict.fromkeys([*passed, *(path.rpartition(".")[2] for path in left)])
         raise UsageError(
             f"{flag}: {path} was {_short(before)} and is {_short(after)}{others}; old and new"
@@ -173,11 +173,6 @@ def check(then: Manifest, now: Manifest, accepted: Set[str], flag: str = "--resu
             f" {','.join(names)}"
         )
     return changes
-
-
-def _named(accepted: Set[str], changes: Changes) -> Set[str]:
-    """The accepted names that match a change, or a part of its path."""
-    return accepted & {part for path in changes for part in path.split(".")}
 
 
 def parsed(body: Any) -> Manifest:

@@ -102,14 +102,9 @@ def cautions(best: Best, micro_batches: Sequence[int]) -> tuple[Caution, ...]:
         Caution.LARGEST_MICRO_BATCH: len(micro_batches) > 1
         and not best.config.candidate.vector
         and best.config.micro_batch == max(micro_batches)
-        and not _batch_is_whole(best),
+        and not (best.asked.get("global_batch") and best.config.grad_accum == 1),
     }
     return tuple(caution for caution, does in applies.items() if does)
-
-
-def _batch_is_whole(best: Best) -> bool:
-    """Whether one micro-batch a rank makes the whole requested global batch."""
-    return best.asked.get("global_batch") is not None and best.config.grad_accum == 1
 
 
 def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, ...]) -> None:
