@@ -1,7 +1,6 @@
 """Quantities as people write them: durations, shares, sizes, lists of integers and of words.
 
-Every parser raises `UsageError` with one line. It names the flag, the error and a value that would
-work.
+Every parser raises `UsageError` in one line: the flag, the error, a value that works.
 """
 
 from __future__ import annotations

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 
 class NothingFoundError(Exception):
-    """A study without a result. `code` is the exit code of the command line; the reason is on
-    stderr."""
+    """A study without a result: its exit code is `code`, and the reason is on stderr."""
 
     def __init__(self, code: int, folder: Path) -> None:
         super().__init__(f"no result in {folder} (exit code {code})")

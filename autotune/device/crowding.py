@@ -24,8 +24,7 @@ _CROWDED = 0.5
 
 
 class Crowding:
-    """Whether others use the cores that this process may run on. It is looked at once, at the
-    first question. Others within a cgroup's quota do not show."""
+    """Whether others use our cores; looked at once. Others within a cgroup's quota do not show."""
 
     def __init__(self, wanted: int) -> None:
         self._wanted = wanted

@@ -25,9 +25,8 @@ confirmed one. Finals are slower than the search, by 1 to 12 % in results/sample
 on a warm machine, and the best looked best partly by luck. The margin grows if probes of one
 candidate spread by more than half of it."""
 AGREE, MOST_AGREE = 0.15, 0.25
-"""Measurements of one candidate agree if they differ by at most the first share. Noisy studies
-allow two standard deviations of their finals, up to the second share. The first covers the usual
-difference of finals and search."""
+"""Measurements of one candidate agree if they differ by at most the first share, as finals and
+search do. Noisy studies allow two standard deviations, up to the second share."""
 
 NOISY = 0.05
 """If probes of one candidate differ by this share, so may tied candidates, beyond `MAX_TIE`."""
@@ -215,11 +214,9 @@ def repeats_in(records: Iterable[Record]) -> Repeats | None:
 
 
 def agree(records: Sequence[Record], workload: Workload, repeats: Repeats | None) -> bool:
-    """Whether one candidate's finals agree with each other, and with its search unless lengths
-    differ.
+    """Whether one candidate's finals agree, and with its search unless lengths differ.
 
-    `repeats` are its study's. A search that was slower than two agreeing finals was disturbed, and
-    does not count.
+    `repeats` are its study's. A search slower than two agreeing finals was disturbed.
     """
     seen: dict[str, list[float]] = {"final": [], "search": []}
     for record in records:
@@ -334,9 +331,8 @@ def _select_final(
     repeats: Repeats | None,
     rounds: Mapping[Candidate, int],
 ) -> tuple[Record, tuple[Record, ...]]:
-    """`_select` among `finals`. The noise is the standard error of a difference. A candidate that
-    is slower than another by more cannot win. One that is faster than the winner is tied with
-    it."""
+    """`_select` among `finals`, by the standard error of a difference. A candidate that is slower
+    by more cannot win; a faster one than the winner is tied with it."""
     leader = max(finals, key=measured)
     spread = repeats.spread if repeats is not None else 0.0
 
@@ -397,8 +393,7 @@ def _same_batch(
 
 
 def _pareto(measured: list[Record], objective: Objective) -> tuple[Record, ...]:
-    """The Pareto front of work per second and work per joule. The objective defines the work:
-    tokens would always prefer the shallowest model."""
+    """The Pareto front of work per second and per joule, by the objective's work."""
     counted: Objective = "tokens_per_s" if objective == "tokens_per_joule" else objective
     known = [
         (r.measured.value(counted), r.measured.value(counted) / power_w, r)

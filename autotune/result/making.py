@@ -46,8 +46,7 @@ def best_of(
     provenance: dict[str, Any],
     command: list[str] | None = None,
 ) -> Best:
-    """The content of best.json for `choice`. `records` are all of the study. `trials` counts those
-    of the search by verdict, and the finals."""
+    """The content of best.json for `choice`, of a study with these `records`."""
     records = list(records)
     counts = Counter(r.outcome.verdict for r in records if r.purpose == "search")
     emulated = bool(fingerprint.get("devices", {}).get("emulated"))

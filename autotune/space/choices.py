@@ -1,5 +1,4 @@
-"""Samplers, launchers and loggers that a word on the command line may choose: one file and one row
-each.
+"""Samplers, launchers and loggers that a word may choose: one file and one row each.
 
 A module is imported when it is chosen: it is heavy, or needs a package of its own.
 """

@@ -183,8 +183,7 @@ class Command:
     ) -> tuple[dict[str, str], list[str]]:
         """Variables and words of the command for `candidate`; `files` are paths by name.
 
-        `replicas` of the model share a global batch; None for the requested number. A word that is
-        one empty placeholder is left out.
+        `replicas` share a global batch; None as requested. An empty placeholder is left out.
         """
         values = self.values(candidate, workload, seed, replicas) | dict(files)
         words = [(word, _filled(word, values)) for word in shlex.split(self.template)]

@@ -10,9 +10,8 @@ dp = ranks / (tp x pp x cp). These divisions must have no remainder; sources are
 - seq_len by 2 x cp, whose halves share causal work evenly; and by tp with sequence parallelism
   (both).
 
-Memory: "Reducing Activation Recomputation" (arXiv 2205.05198, section 4). Of the 34 parts that a
-layer keeps, tp cuts 24, and all with sequence parallelism. The first stage of a pipeline keeps as
-much as the whole model would.
+Memory: "Reducing Activation Recomputation" (arXiv 2205.05198, section 4). Of a layer's 34 parts tp
+cuts 24, and all with sequence parallelism. A first stage keeps as much as the model.
 
 Time: "Efficient Large-Scale Language Model Training" (arXiv 2104.04473, sections 2.2 and 3.2). The
 bubble is (pp - 1) / m of the work of m micro-batches. Four times in a micro-step tp adds up a

@@ -146,8 +146,7 @@ class Batches:
 
     @cached_property
     def padded_share(self) -> float:
-        """The expected tokens of a micro-step's slowest rank, as a share of micro_batch x seq_len:
-        ranks wait for the one with the longest sample."""
+        """The expected tokens of the slowest rank, as a share of micro_batch x seq_len."""
         return self._padded(self.micro_batch * self.ranks) / self.seq_len
 
     @cached_property

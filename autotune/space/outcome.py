@@ -21,8 +21,7 @@ Purpose = Literal["search", "final", "phases"]
 """The purpose of a probe. "phases" is a launch with --phase-args: it has peaks, no speed."""
 
 DISTURBED_SHARE = {"cpu": 0.15, "cuda": 0.5}
-"""If others take more than this share of processor time, a timing is disturbed. On CUDA it is
-larger, since the host only feeds the device."""
+"""More of others' processor time disturbs a timing; on CUDA the host only feeds the device."""
 DISTURBED_DEVICE_SHARE = 0.15
 """The same of a GPU's time."""
 MOST_SLICES = 16
@@ -346,8 +345,7 @@ def judge(
     offloaded_bytes: int = 0,
     phases: Mapping[str, InPhase] | None = None,
 ) -> tuple[Verdict, str]:
-    """Whether measured `peaks` are within `limits`, and the reason if they are not.
-    `offloaded_bytes` are those that offload moved to the host, over all ranks."""
+    """Whether `peaks` are within `limits`, and why not; all ranks moved `offloaded_bytes`."""
 
     def during(field: str, above: int) -> str:
         phase = phase_of_peak(phases or {}, field, above)

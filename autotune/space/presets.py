@@ -1,8 +1,7 @@
 """Commands of known trainers, with their placeholders, which `--script` may name by a word.
 
-Flags: torchtitan 0.3 (config/manager.py, config/configs.py, trainer.py), Megatron-LM with
-megatron-core 0.19 (megatron/training/arguments.py). The user's flags after the word replace those
-of the same name.
+Flags: torchtitan 0.3 (config/manager.py, config/configs.py, trainer.py), megatron-core 0.19
+(megatron/training/arguments.py). The user's flags replace those of the same name.
 """
 
 from __future__ import annotations

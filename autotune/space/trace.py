@@ -29,8 +29,7 @@ MOST_MICRO_BATCHES = 17
 
 
 Traits = tuple[str, str, str, str, str]
-"""Checkpointing, attention, loss, dtype of the weights, and of the frozen ones: they decide what a
-model keeps for its backward pass."""
+"""What decides, beside the depth, how much a model keeps for its backward pass."""
 
 
 def _traits_of(of: Candidate | Build, workload: Workload) -> Traits:
@@ -142,8 +141,7 @@ class Trace:
         return peaks
 
     def over_state(self, space: Space) -> Array:
-        """Bytes at the peak over weights and optimizer state: activations, temporaries, and
-        gradients, whether they stay between steps or not."""
+        """Bytes at the peak over weights and optimizer state: activations, gradients, others."""
         over = self.peaks(space) - self.held(space)
         if self.asked.gradients_stay:
             over += [

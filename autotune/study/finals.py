@@ -73,9 +73,8 @@ class Finals:
     def turn(self, *, waits: bool = False) -> Generator[NextWork, None, int]:
         """Have the slots make rounds; returns their number.
 
-        A candidate that does not fit in its final makes room for the next best. If it `waits`, the
-        winner is launched for phases that no launch showed. Such a launch takes at most as long as
-        the study did before.
+        A candidate that does not fit makes room for the next best. If it `waits`, the winner is
+        launched for unseen phases, for at most as long as the study took before.
         """
         self._waits, self._has_phases = waits, waits or self._has_phases
         self._made, self._ended = 0, False

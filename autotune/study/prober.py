@@ -168,8 +168,7 @@ class Prober:
         return {name for name, is_so in seen.items() if is_so}
 
     def _calmer(self, first: Outcome | None, second: Outcome) -> Outcome:
-        """The attempt to keep: the surer one about memory, else the calmer one. If memory was
-        short in the first, the second ran in a fresh group."""
+        """The attempt to keep: the surer about memory, as in a fresh group, else the calmer."""
         if first is None:
             return second
         memory = first.verdict.bounds_memory or second.verdict.bounds_memory

@@ -59,8 +59,7 @@ class Records:
         self.reporter.told(record, self.ledger.incumbent)
 
     def learn(self, news: News) -> bool:
-        """Learn the results of other processes, and close the candidates that they probe. True if
-        this process may have something else to do now."""
+        """Learn the results of other processes, and close what they probe. True if any matters."""
         ledger = self.ledger
         skipped = ledger.take(news.records)
         self.journal.append([*news.records, *skipped])

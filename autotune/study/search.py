@@ -88,8 +88,7 @@ class Search:
     def restore(self, suspects: set[Candidate], interrupted: Sequence[Candidate]) -> None:
         """Go on from the records of an earlier run, which the ledger has.
 
-        The `interrupted` candidates come first. The `suspects`, in whose probes the study died,
-        come last.
+        The `interrupted` candidates come first; `suspects`, in whose probes the study died, last.
         """
         self._earlier = len(self._ledger.records)
         self._ledger.opened.avoid(suspects)

@@ -82,8 +82,7 @@ class Setup:
 def run(setup: Setup, *, reporter: Reporter, clock: Clock, stop: StopFlag) -> StudyEnd:
     """Run the study in its folder; write its result there; return how it ended.
 
-    The budget is that of `clock`. No process of the study is left. The signal handlers of `stop`
-    are restored.
+    The budget is that of `clock`. No process is left; signal handlers of `stop` are restored.
 
     Raises:
         UsageError: the study to resume cannot be read back.

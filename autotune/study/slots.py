@@ -1,8 +1,7 @@
 """Slots: each runs one probe at a time, and gets another one at its end.
 
-Each probe runs in a thread. The thread that calls `run` does all else: it asks, tells and writes.
-On virtual time there are no threads. A probe is carried out at its start, and reported when the
-clock reaches its end.
+Each probe runs in a thread. The thread that calls `run` does all else. On virtual time there are
+no threads: a probe is carried out at its start, and reported at its end.
 """
 
 from __future__ import annotations

@@ -50,8 +50,7 @@ NOTHING = Counters()
 
 
 def of_host(powercap: Path) -> Counters:
-    """RAPL's counters of processors, for all their users: the domains of whole packages, which
-    include the domains within them.
+    """RAPL's counters of whole packages, for all their users; they include other domains.
 
     Raises:
         OSError: a counter cannot be read.

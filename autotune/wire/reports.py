@@ -36,8 +36,7 @@ class Peaks:
 
 
 def on_smallest(peaks: Peaks, capacities: Sequence[int], rank: int) -> Peaks:
-    """`peaks` of `rank` as on the smallest device: the same share of that. `capacities` are those
-    of the ranks' devices; none where they are alike."""
+    """`peaks` of `rank` as the same share of the smallest of `capacities`, if they differ."""
     share = min(capacities) / capacities[rank] if capacities else 1
     return replace(peaks, device_bytes=round(peaks.device_bytes * share))
 

@@ -1,7 +1,6 @@
 """The end of a probe's warm-up and timing, and the interval of its step times.
 
-Ranks, replayed recordings and the ranks of the tests use the same `Steps`, so all stop at the same
-step.
+Ranks, replays and ranks of tests use the same `Steps`, so all stop at the same step.
 """
 
 from __future__ import annotations

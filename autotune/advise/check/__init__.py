@@ -1,7 +1,6 @@
 """Checks training configurations before an expensive launch, alone or against a result.
 
-Each tool's files have one row of `READERS`, which turns them into a `Reading`. Rules only see
-readings.
+A row of `READERS` turns each tool's files into a `Reading`. Rules only see readings.
 """
 
 from __future__ import annotations

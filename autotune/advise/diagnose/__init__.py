@@ -79,8 +79,7 @@ class Diagnosis:
 
 
 def diagnose(logs: Sequence[str]) -> Diagnosis:
-    """Reads `logs`; "-" is the standard input, and a study's folder stands for its logs. Ctrl-C
-    ends the reading.
+    """Reads `logs`: files, "-" for the standard input, or a study's folder. Ctrl-C ends it.
 
     Raises:
         UsageError: a log is missing, empty, a folder without logs, or no text.

@@ -57,8 +57,7 @@ JOBS = {
         r"|_completion|run_generation|diffusers/pipelines|in generate\b"
     ),
 }
-"""Evidence of what does not train: in a traceback, a command, or the line of a failure.
-Elsewhere it counts if nothing speaks of training."""
+"""Evidence of what does not train: in a command or failure, else if nothing speaks of training."""
 _JOB_STEMS = (
     "合并", "quanti", "gptq", "awq", "round", "compressor", "quanto", "hqq", "calibration",
     "convert", "conversion", "merg", "export", "consolidate", "reshap", "preprocess", "token",
@@ -605,8 +604,7 @@ class Context:
                 series.append((step, size))
 
     def grown(self, *, host: bool) -> tuple[str, tuple[int, int], tuple[int, int]] | None:
-        """The memory of the host, or of a device, that grew: its name, and first and last step
-        and size; None without growth.
+        """The memory that grew: whose, and its first and last step and size; None without growth.
 
         Growth is at least 10 % over at least five samples. Three quarters of them rise, and so do
         those of the second half: caches fill at the beginning.

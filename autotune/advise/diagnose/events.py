@@ -376,8 +376,7 @@ def _frame(line: str) -> re.Match[str] | None:
 def merged(events: Sequence[Event]) -> list[Event]:
     """`events`, with the same wording of several ranks merged into one.
 
-    The end of a process counts once, by its last report. torchrun's table has the global rank, the
-    line before it only the local one.
+    The end of a process counts once, by its last report: torchrun's table has the global rank.
     """
     ends = {(e.wording.name, e.log, e.pid): e for e in events if e.is_end}
     groups: dict[tuple[str, bool], Event] = {}

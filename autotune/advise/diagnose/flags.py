@@ -1,5 +1,4 @@
-"""Settings in a line of a log, a script or a command: batch sizes, ranks, the model, its
-optimizer.
+"""Settings in a line of a log, a script or a command: batch sizes, ranks, model, optimizer.
 
 Frameworks have many names for one setting. A name is split into words, so `batch_size_per_gpu`,
 `--train.micro-batch-size` and `perDeviceTrainBatchSize` are the same.

@@ -1,5 +1,4 @@
-"""Listings of a machine in a log: of nvidia-smi, rocm-smi, gpustat, nvitop, nvtop, htop, top,
-free, df and the like. The last of several listings counts."""
+"""Listings of a machine in a log, of nvidia-smi, top, df and the like. The last one counts."""
 
 from __future__ import annotations
 

@@ -34,8 +34,7 @@ POLL_S = 0.02
 LOG_TAIL = 2000
 """Characters of a log to show."""
 LONGEST_TMP = 36
-"""The most characters of a temporary folder in which workers can open sockets. A socket's path may
-have 107 (unix(7)); with more, workers hang silently."""
+"""The longest temporary folder in which workers can open sockets (unix(7)), else they hang."""
 
 
 @dataclass(frozen=True)

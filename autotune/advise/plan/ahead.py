@@ -87,8 +87,7 @@ def weighed_ahead(
     space: Space, name: str, options: Options, earlier: Sequence[Earlier],
     note: Callable[[str], None],
 ) -> Earlier | None:  # fmt: skip
-    """Peaks around the memory limit in `space`, from emulated devices of that `name`. None without
-    any; `note` is told why, or what was weighed."""
+    """Peaks around the memory limit, from emulated devices, or None; `note` is told why."""
     card = next((each for each in CARDS if is_such(each, name)), None)
     if card is None:
         note(f"--weigh: nothing was weighed: no card is known as {name}")

@@ -216,8 +216,7 @@ def solve_seq_len(asked: PlanRequest, gpus: int, helpers: Helpers) -> Answer:
 
 
 def _between(low: int, high: int, over: Mapping[int, float]) -> list[int]:
-    """Up to three places to try. The bytes `over` the limit at `low` and `high` are interpolated
-    to the place where memory meets the limit."""
+    """Up to three places to try, interpolated from the bytes `over` the limit at both ends."""
     guess = low + round((high - low) * over[low] / ((over[low] - over[high]) or 1.0))
     apart = max(1, int((high - low) * _ROUND_A_GUESS))
     guess = min(max(guess, low + 1), high - 1)
@@ -261,8 +260,7 @@ def solve_gpus(asked: PlanRequest, helpers: Helpers) -> Answer:
 
 
 def last_that(holds: Callable[[int], bool], values: Sequence[int]) -> int | None:
-    """The last of `values` for which `holds` is true, by few calls; None if there is none. It is
-    true up to one of them, and false after it."""
+    """The last of `values` for which `holds`, by few calls; None if there is none."""
     low, high = -1, 0
     while high < len(values) and holds(values[high]):
         low, high = high, 2 * high + 1

@@ -107,8 +107,7 @@ def scale(
 ) -> Iterator[Scale]:
     """A scale for plans on `card`, with `room` times its memory; no process is left afterwards.
 
-    Weighing ends if `gone` becomes true. `context` are known bytes of a process beside tensors, by
-    the name of the card.
+    Weighing ends if `gone` becomes true. `context` are bytes of a process by the card's name.
 
     Raises:
         UsageError: cards cannot be emulated here.
@@ -126,9 +125,8 @@ Told = Callable[[int, int, str], None]
 
 
 def weighed(found: Answer, again: Again, scale: Scale, most: int, told: Told) -> Answer:
-    """The answer `found` after weighing its first `most` rows. Rows that could not be weighed, or
-    not before the user ended it, keep their expectations. So do rows far above the GPU's memory,
-    but for the first."""
+    """The answer `found` after weighing its first `most` rows. Others, and all but the first far
+    above the GPU's memory, keep their expectations."""
     known: dict[tuple[int, Candidate], Outcome] = {}
     failed: set[tuple[int, Candidate]] = set()
     while True:

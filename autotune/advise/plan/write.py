@@ -26,8 +26,7 @@ _OF_TRAINER = (
 
 
 def write(row: Expected, found: Plan, options: Options, folder: Path) -> dict[str, Exported]:
-    """Write the formats that fit to `folder`, and a README.txt. Returns what was written, by
-    format.
+    """Write the formats that fit to `folder`, and a README.txt; returns them by format.
 
     Raises:
         OSError: the files cannot be written.

@@ -15,8 +15,7 @@ class Scratch:
     """A folder that goes when this process ends, somehow. It forks: make it before threads."""
 
     def __init__(self, prefix: str, silent_s: float | None = None) -> None:
-        """With `silent_s`, kill a process that did not call `alive` for so long, e.g. a stopped
-        one. Children that die with their parent end, too."""
+        """With `silent_s`, kill a process, with its children, that calls `alive` less often."""
         self.folder = Path(tempfile.mkdtemp(prefix=prefix))
         heard, self._alive = os.pipe()
         owner = os.getpid()

@@ -103,8 +103,7 @@ class _Description(Struct, forbid_unknown_fields=True):
 def read(path: Path, text: str, columns: Mapping[str, str], rows: Mapping[str, str]) -> Grid:
     """The grid of the table `text`, which is in `path`.
 
-    `columns` are named by flags; so are values that `rows` must have. Flags come before the file
-    beside the table.
+    Flags name the `columns`, and values that `rows` must have. They come before the file.
 
     Raises:
         UsageError: there is no such column, or a cell has no value; one line names it.

@@ -23,8 +23,7 @@ STALE_S = 600.0
 
 
 class Compiled:
-    """A common folder for inductor and Triton. torch would keep compiled code among temporary
-    files, and each process would compile again."""
+    """A common folder for inductor and Triton, so that each process compiles less."""
 
     def __init__(self, logs: Path) -> None:
         self._folder = (logs / COMPILED).absolute()

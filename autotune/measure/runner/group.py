@@ -313,8 +313,7 @@ class Group:
     def _crash(self, bad: list[GroupRank]) -> Result:
         """The failure of a group in which no rank named memory.
 
-        A rank that ended without a message is the likelier cause: the errors of others mostly
-        come from its end.
+        A rank that ended without a message is the likelier cause of the errors of others.
         """
         silent = [rank for rank in bad if rank.fault is None]
         for rank in silent:

@@ -164,8 +164,7 @@ def _cut_middle(log: Path) -> None:
 
 
 def of_launcher(name: str) -> bool:
-    """Whether launchers set that variable to tell a process its rank. Ranks get theirs from the
-    study, but libraries would believe the launcher."""
+    """Whether launchers set that variable to tell a rank, which libraries would believe."""
     return name in _PLACES or name.startswith(_LAUNCHERS)
 
 
@@ -177,8 +176,7 @@ _LAUNCHERS = ("SLURM", "SRUN_", "PMI_", "PMIX_", "PMI2_", "OMPI_", "TORCHELASTIC
 
 
 def _paths() -> dict[str, str]:
-    """Paths to a rank's programs and modules. PATH includes ninja, which compiles DeepSpeed's ops,
-    even if the environment is not activated."""
+    """Paths to a rank's programs, with ninja for DeepSpeed's ops, and to its modules."""
     programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     return {"PATH": programs} | module_path()
 

@@ -64,8 +64,7 @@ class Node(Protocol):
         ...
 
     def prepare(self, engine: str, family: str, stop: Callable[[], bool], deadline: float) -> None:
-        """Prepare to start ranks of `engine` with models of `family` at once. Wait until
-        `deadline`.
+        """Prepare to start ranks of `engine` with models of `family`; wait until `deadline`.
 
         Raises:
             StopRequestedError: the user asked to stop.

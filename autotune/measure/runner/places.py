@@ -64,8 +64,7 @@ class Places:
         )
 
     def left_bytes(self, until: float, lives: Callable[[], bool]) -> int:
-        """Wait for device memory to come back, at most until `until`. Return the rest. `lives`
-        tells whether a process of the ended group is still there."""
+        """Wait until `until` for device memory while a process `lives`; return the rest."""
         flat_s = FLAT_S + 2 * max((node.refreshed_s for node in self.nodes), default=0.0)
         return left_bytes(self._over_baseline_bytes, lives, until, flat_s)
 

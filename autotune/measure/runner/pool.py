@@ -55,8 +55,7 @@ class Pool:
         numbers: Iterator[int],
         close: Callable[[], None],
     ) -> None:
-        """Ranks dial `channel`, which the pool closes; `close` ends the nodes. Pools share one
-        iterator of group `numbers`, since these name the logs."""
+        """Ranks dial `channel`, which the pool closes; `close` ends the nodes."""
         self._requests = requests
         self._workload = requests.workload
         self._places = places

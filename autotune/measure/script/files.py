@@ -43,8 +43,7 @@ class Files:
         return {name: str(folder / file) for name, file in found.items()}
 
     def write(self, candidate: Candidate, folder: Path, replicas: int | None) -> None:
-        """Write the command's files for `candidate` to `folder`; `replicas` share a global batch,
-        None if unknown. Raises OSError."""
+        """Write the command's files to `folder`; `replicas` may be unknown. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         if self._has_out:
             (folder / OUT).mkdir(exist_ok=True)

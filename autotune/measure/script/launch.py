@@ -230,8 +230,7 @@ class Launch:
         return []
 
     def _kill_marked(self) -> bool:
-        """Kill processes with this launch's address in their environment, in case the supervisor
-        died. Returns whether there were any."""
+        """Kill processes with this launch's address, and return whether there were any."""
         found = False
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):

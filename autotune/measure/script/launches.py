@@ -527,8 +527,7 @@ class Launches:
         return Result(verdict=Verdict.UNSUPPORTED, reason=says, unsupported=(found.axis,))
 
     def _is_all(self, found: Mismatch, got: Mapping[int, int]) -> bool:
-        """Whether the script ignores the request, and so leaves nothing to search. It may only
-        have an upper limit, if no smaller value was tried."""
+        """Whether the script ignores the request, or has an upper limit below all values."""
         searched = [name for name, values in self._space.axes.items() if len(values) > 1]
         heedless = min(got) < found.got and searched == [found.axis] and not self._measured
         return heedless or all(getattr(c, found.axis) != found.got for c in self._space.candidates)

@@ -185,8 +185,7 @@ def _same(digests: Digests, rank: int, other: int) -> bool:
 
 
 def _digests(places: Places) -> dict[int, tuple[int, ...]] | None:
-    """Digests of the data of each rank that feeds others; None if they show nothing. A script may
-    repeat the same data for want of more."""
+    """Digests of each rank's data, of those that feed others; None if they show nothing."""
     found = {rank: tuple(place.batches) for rank, place in places.items() if not place.fed}
     if not all(found.values()):
         return None

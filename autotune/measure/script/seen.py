@@ -102,11 +102,9 @@ class Ranks:
         return max(each, default=0) if all(each) else 0
 
     def step_s(self, first: int, count: int) -> float:
-        """Seconds of a step, the mean of `count` from `first` on: from the last rank's end of the
-        one before to the last rank's end.
+        """Seconds of a step, the mean of `count` from `first` on, between the last ranks' ends.
 
-        What one rank is late by, the others wait for in the next step: the longest of each step
-        would count it twice.
+        The longest of each step would count twice what one rank is late by: others wait for it.
         """
         before_s = max(rank.ends_s[first - 1] for rank in self.all) if first else 0.0
         return (max(rank.ends_s[first + count - 1] for rank in self.all) - before_s) / count

@@ -63,8 +63,7 @@ class Timing:
     def feed(self, ranks: Ranks) -> Phase | None:
         """Take over the steps that all ranks made; returns the phase of the latest.
 
-        With rollouts each is the mean of a cycle, which begins with one. The first of all steps
-        began with one, and is not told.
+        With rollouts each is the mean of a cycle, which begins with one; the first is not told.
         """
         now, cycle = time.monotonic(), ranks.cycle
         if not cycle:

@@ -1,8 +1,7 @@
 """The place of measurement: this machine's devices, several machines, or a recording.
 
-Options become a space in three steps. `resolve`, `script_space` and `recording` make a `Basis`
-from a model, a script or a recording. `Basis.space` makes the space. `candidates` has its points,
-and refuses those that cannot run.
+Options become a space in three steps: `resolve`, `script_space` or `recording` make a `Basis`.
+`Basis.space` makes the space. `candidates` refuses points that cannot run.
 """
 
 from __future__ import annotations

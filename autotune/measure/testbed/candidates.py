@@ -65,8 +65,7 @@ def points_of(axes: Mapping[str, tuple[Any, ...]]) -> list[Candidate]:
 def valid(
     points: Collection[Candidate], options: Options, workload: Workload, device_kind: str | None
 ) -> tuple[list[Candidate], list[Fixed]]:
-    """The `points` that can run, and why others are left out. Only with a `device_kind` are
-    engines asked.
+    """The `points` that can run, for engines on a `device_kind`, and why others are left out.
 
     Raises:
         UsageError: no point can run.

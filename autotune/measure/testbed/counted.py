@@ -54,8 +54,7 @@ def counted(
 
 
 def remarks(options: Options, found: Counted) -> tuple[list[Fixed], dict[str, str]]:
-    """Facts about the counts `found`; and by axis, why the user's function has only its plain
-    value.
+    """Facts about the counts `found`; and by axis, why it has only its plain value.
 
     Raises:
         UsageError: the options ask for other values.

@@ -72,8 +72,7 @@ def write_files(
 
 
 def visible(spec: str, before: str) -> dict[str, str]:
-    """Variables that show a script only the devices of `spec`; `before` was the user's choice.
-    They are numbers, since some libraries read no UUIDs."""
+    """Variables that show a script only the devices of `spec`, as numbers; UUIDs fail."""
     if spec == "cpu":
         return {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "ACCELERATE_USE_CPU": "true"}
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # the order of this study

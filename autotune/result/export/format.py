@@ -70,8 +70,7 @@ def exported(
 ) -> Exported:
     """`files` of a tool, in which it `says` these facts, some by a substitute (`instead`).
 
-    A dict becomes JSON or YAML, by its file's name. All files but JSON and .env begin with the
-    remark and `comments`.
+    A dict becomes JSON or YAML. All but JSON and .env begin with the remark and `comments`.
     """
     made = Exported(files={}, unexpressed=unexpressed(best, says), instead=tuple(instead))
     head = remark(best, made) + "".join(f"# {line}\n" for line in comments)

@@ -80,8 +80,7 @@ def arguments(
 ) -> tuple[dict[str, Any], set[str], tuple[str, ...]]:
     """TrainingArguments, the facts in them, and substitutes for facts that they cannot express.
 
-    Names are those of transformers 5.23, or the `older` ones of 4.57. For a script only `known`
-    settings are taken.
+    Names are of transformers 5.23, or `older`, of 4.57. A script's are the `known` settings.
     """
     config = best.config
     instead: tuple[str, ...] = ()
@@ -212,6 +211,5 @@ def with_own_rate(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def enabled(config: dict[str, Any]) -> dict[str, bool]:
-    """A Trainer's `bf16` and `fp16`, which have to match DeepSpeed's `config`. Under
-    `torch_autocast` they would set the dtype of weights."""
+    """A Trainer's `bf16` and `fp16`, which have to match DeepSpeed's `config`."""
     return {name: config[name]["enabled"] for name in ("bf16", "fp16")}

@@ -1,7 +1,6 @@
 """Optuna's study, the record of record: each trial with its outcome, finals, and ends of runs.
 
-However a study is interrupted, its storage has all told trials. The other files can be made from
-it.
+However a study is interrupted, its storage has all told trials, and makes the other files.
 """
 
 from __future__ import annotations
@@ -121,8 +120,7 @@ class Journal:
     def open(cls, folder: Folder, space: Space, storage: Storage, objective: Objective) -> Journal:
         """Begin the study of `folder` in `storage`, or go on with the one that is there.
 
-        Trials that were running there are told as failed, or with the outcome that they had
-        reached.
+        Trials that were running there are told as failed, or with their outcome.
 
         Raises:
             UsageError: the study cannot be read back.

@@ -52,8 +52,7 @@ class Storage(Protocol):
         ...
 
     def together(self) -> AbstractContextManager[None]:
-        """A context that sends all its writes together at its end: each write waits for the disk.
-        No other process writes meanwhile.
+        """A context that sends all writes together at its end; no other process writes.
 
         Raises:
             UnreachableError: a retry may work, or only the answer got lost.

@@ -84,8 +84,7 @@ def _frame(records: Sequence[Record]) -> pd.DataFrame:
 
 
 def row(record: Record) -> dict[str, object]:
-    """`record` under the names of `COLUMNS`, in their order; unknown values are None. Most are
-    names of fields. A field of the outcome goes before one of its measurement."""
+    """`record` by the names of `COLUMNS`; the outcome's fields go before a measurement's."""
     candidate, outcome = record.candidate, record.outcome
     found = outcome.measurement
     known: dict[str, object] = {}

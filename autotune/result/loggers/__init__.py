@@ -13,8 +13,7 @@ from autotune.space.space import Limits
 
 
 def write(name: str, records: Sequence[Record], limits: Limits, folder: Path) -> Path:
-    """Write `records` of the study in `folder` with the logger `name`, and replace its earlier
-    files. Returns their folder.
+    """Write `records` of the study in `folder` anew with the logger `name`; returns the place.
 
     Raises:
         OSError: the files cannot be written.

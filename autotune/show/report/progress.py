@@ -29,8 +29,7 @@ _THEN = {phase: _STARTING[i:] for i, phase in enumerate(_STARTING[:-1], 1)}
 
 
 class StudyProgress:
-    """The present and earlier phases of a study's probes. Another thread may ask for the `text`:
-    attributes are replaced whole, never changed in place."""
+    """Phases of a study's probes. Another thread may ask for `text`: replace attributes whole."""
 
     def __init__(self, clock: Callable[[], float], *, of_script: bool = False) -> None:
         self._clock = clock

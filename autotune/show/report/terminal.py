@@ -111,9 +111,8 @@ class PlainReporter(Reporter):
 
 
 class LiveReporter(PlainReporter):
-    """Keeps a few lines up to date; incumbents, failures and what the budget cut short scroll by
-    above them. rich's own thread redraws the lines. So their attributes are replaced whole, never
-    changed in place."""
+    """Keeps a few lines up to date; incumbents, failures and what the budget cut short scroll by.
+    rich's thread redraws the lines, so attributes are replaced whole, never changed in place."""
 
     _of_log = False
 

@@ -10,8 +10,7 @@ from autotune.space.workload import Workload
 
 
 class Fsdp(EngineFacts):
-    """fp32 weights in every dtype, cast for products, unless the user asks for bf16 ones. Stage 3
-    frees gathered parameters after the forward pass, stage 2 keeps them."""
+    """fp32 weights, cast for products, unless bf16 ones are asked for; stage 3 frees them."""
 
     name = "fsdp"
     unused = (0.23, 0.34)

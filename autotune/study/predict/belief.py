@@ -85,8 +85,7 @@ class _Seen:
 
 
 class _Whitened:
-    """Observations under one variant, whitened: uncorrelated, with unit variance. Another
-    observation adds a row; the earlier rows stay."""
+    """Observations under one variant, whitened: uncorrelated, with unit variance."""
 
     def __init__(self, variant: Variant, mean: Array, variance: Array) -> None:
         self.variant = variant
@@ -190,8 +189,7 @@ class Beliefs:
         return self._posterior(self._believer, [*self._seen, *self._supposed])
 
     def apart(self, index: int, pending: Sequence[int] = ()) -> Array:
-        """Standard deviation of each candidate's difference to candidate `index`. Their common
-        errors, such as the level of a disturbed machine, cancel out."""
+        """Standard deviation of each candidate's difference to `index`, without common errors."""
         belief = self.belief(pending)
         known = self._believer if pending else self._whitened
         assert known is not None

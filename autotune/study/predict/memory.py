@@ -31,9 +31,8 @@ _FAMILY_BYTES = {"hf": 70 * 2**20}
 _BUILDING_BYTES = 44 * 2**20
 """Bytes between the imports and the model: threads, arenas, the process group."""
 _COMPILED_KEEPS = 0.8
-"""The share of blocks' and head's activations that compiling leaves on a GPU: it computes
-elementwise results again. Source: torchtitan's and lightning-thunder's published peaks with and
-without it (results/public)."""
+"""The share of activations that compiling leaves on a GPU. Source: torchtitan's and
+lightning-thunder's published peaks with and without it (results/public)."""
 _COMPILED_BYTES = {"cpu": 80 * 2**20, "cuda": 0}
 """Bytes of the compiler and its results, in a process that has compiled its blocks."""
 _HOST_BYTES = 4 * 2**30

@@ -95,9 +95,8 @@ DRIFT = Off("finals", 0.05)
 """Finals come last, on a warm machine, in fresh groups. Together they are slower or faster than
 the search by about so much, in the logarithm."""
 BENT = 0.3
-"""Error of a mix's steps, scaled from its longest samples, as a share of the factor's logarithm.
-Steps have fixed costs, and attention grows with the square of the length. All such steps are off
-together."""
+"""Error of a mix's steps, scaled from its longest samples, as a share of the factor's logarithm;
+all are off together, by fixed costs and attention."""
 ANOTHER_DAY = 0.1
 """The deviation between the measurements of two studies, in the logarithm."""
 ANOTHER_SPACE = 10.0
