@@ -72,11 +72,7 @@ def _text(path: Path, key: str, value: object) -> str:
     if key.replace("_", "-") not in known:
         close = difflib.get_close_matches(key, known, 1) or ["budget"]
         raise UsageError(f"{path}: unknown key {key}; did you mean {close[0]}?")
-    if isinstance(value, bool | str | int | float) or _is_list(value):
+    parts = value if isinstance(value, list) else [value]
+    if parts and all(isinstance(item, bool | str | int | float) for item in parts):
         return text_of(value)
     raise UsageError(f"{path}: {key} must be text, a number, true, false or a list of them")
-
-
-def _is_list(value: object) -> bool:
-    parts = value if isinstance(value, list) else []
-    return bool(parts) and all(isinstance(item, bool | str | int | float) for item in parts)

@@ -119,8 +119,9 @@ class Trace:
     def held(self, space: Space) -> Array:
         """Bytes between steps: weights, optimizer state, and gradients that stay."""
         held = np.empty(len(space.candidates))
+        known = _known([each.held_bytes for each in self.answer.models])
         for where in _curves(space):
-            held[where] = self._deep(space, where[0], self._held)
+            held[where] = self._deep(space, where[0], known)
         return held
 
     def peaks(self, space: Space) -> Array:
@@ -128,11 +129,12 @@ class Trace:
         peaks = np.empty(len(space.candidates))
         known = self.asked.seq_lens
         sizes = np.array([_as_at(known, c) for c in space.candidates])
+        updates = _known([each.update_bytes for each in self.answer.models])
         for where in _curves(space):
             seq_len = space.candidates[where[0]].seq_len
             length = known.index(seq_len) if seq_len in known else -1
             # A deep model may peak at another moment than shallow ones, so all moments count.
-            update = self._deep(space, where[0], self._updates)
+            update = self._deep(space, where[0], updates)
             found = [
                 self._along_sizes(sizes[where], self._deep(space, where[0], at[:, length]))
                 for at in self._peaks
@@ -185,14 +187,6 @@ class Trace:
     @cached_property
     def _asked(self) -> dict[str, int]:
         return {repr(each): place for place, each in enumerate(self.asked.models)}
-
-    @cached_property
-    def _held(self) -> Array:
-        return _known([each.held_bytes for each in self.answer.models])
-
-    @cached_property
-    def _updates(self) -> Array:
-        return _known([each.update_bytes for each in self.answer.models])
 
     @cached_property
     def _peaks(self) -> list[Array]:

@@ -23,11 +23,10 @@ from autotune.result import export, loggers
 from autotune.result.best import Best
 from autotune.result.files import write_whole
 from autotune.result.folder import provenance
-from autotune.result.folder.ending import Ending, StudyEnd
 from autotune.result.folder.folder import Folder
 from autotune.result.folder.journal import Journal
 from autotune.result.folder.manifest import Changes, Manifest
-from autotune.result.folder.past import Lost, Past
+from autotune.result.folder.past import Ending, Lost, Past, StudyEnd
 from autotune.result.folder.storage import place_of, storage_of
 from autotune.result.making import best_of
 from autotune.show.report import Reporter

@@ -134,7 +134,7 @@ def weighed(found: Answer, again: Again, scale: Scale, most: int, told: Told) ->
         left = [
             (plan, each) for plan, row in wanted
             if (plan.gpus, row.candidate) not in failed
-            and not (known and _far_above(plan, row))
+            and not (known and row.peak.low_bytes > plan.space.limits.capacity_bytes)
             and (each := _unweighed(plan, row, known.keys() | failed))
         ]  # fmt: skip
         if not left:
@@ -167,10 +167,6 @@ def _rows(found: Answer, most: int) -> Iterator[tuple[Plan, Expected]]:
     else:
         [plan] = found.plans
         yield from ((plan, each.row) for each in table(plan)[:most])
-
-
-def _far_above(plan: Plan, row: Expected) -> bool:
-    return row.peak.low_bytes > plan.space.limits.capacity_bytes
 
 
 def _unweighed(

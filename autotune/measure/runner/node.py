@@ -2,11 +2,15 @@
 
 `LocalNode` is the machine of this process: the study's own, or an agent's, which a study elsewhere
 sees as `Remote`. Groups and pools start processes in no other way.
+
+Between hosts TLS protects the study's messages. TCP stores and gloo have no TLS. They listen on
+the interface that reaches the study, so its network has to be trusted.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,15 +19,18 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import psutil
+
 from autotune.device.cpu import host_oom_kills
 from autotune.device.device import Device
-from autotune.measure.runner import extensions, local, network
+from autotune.measure.runner import extensions, local
 from autotune.measure.runner.forks import Forks
 from autotune.measure.runner.process import RankProcess
 from autotune.wire.agents import Task
 from autotune.wire.dial import Dial
 
 LOOPBACK = "127.0.0.1"
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 RECENT_S = 2.0
 """A node beats every second."""
 
@@ -151,7 +158,7 @@ class LocalNode(Forks):
         share = self._device.shares(task.shares, task.ranks)[task.share]
         environment = (
             share.rank_environment(task.ranks)
-            | network.environment(self.address if task.spans else LOOPBACK)
+            | _interfaces(self.address if task.spans else LOOPBACK)
             | {"LOCAL_RANK": str(task.local_rank)}
             | task.environment
         )
@@ -181,3 +188,28 @@ def _clear(environ: Mapping[str, str], began: float, code: int | None) -> None:
     """Remove locks of a process that `began` then and ended with `code`."""
     if code != 0:  # a process that ended well released its own
         extensions.remove_locks(environ, began - 1.0)
+
+
+def _interfaces(address: str) -> dict[str, str]:
+    """Has gloo and NCCL meet on the interface of this host that has `address`.
+
+    With another interface rank 0 waits for a minute, and a container may not resolve the host's
+    name. The user's variables for NCCL stay; those for gloo too, if ranks are on several hosts.
+    """
+    if sys.platform != "linux":
+        return {}
+    loopback = address.startswith("127.")
+    name = "lo" if loopback else interface_of(address)
+    # NCCL takes all interfaces with that prefix; "=" asks for this one alone.
+    found = dict(zip(INTERFACES, (name, f"={name}"), strict=True)) if name else {}
+    kept = INTERFACES[1:] if loopback else INTERFACES
+    return found | {each: os.environ[each] for each in kept if each in os.environ}
+
+
+def interface_of(address: str) -> str:
+    """The name of the interface of this host that has `address`; empty where none has."""
+    for name, has in psutil.net_if_addrs().items():
+        families = (socket.AF_INET, socket.AF_INET6)
+        if any(each.family in families and each.address == address for each in has):
+            return name
+    return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -307,7 +306,7 @@ def pools(
         if not opened:
             close()
 
-    numbers = _group_numbers(wirings[0].logs)
+    numbers = itertools.count(1 + wirings[0].last_number(r"group(\d+)-rank\d+\.log"))
     return [
         Pool(
             Requests(
@@ -326,9 +325,3 @@ def pools(
         )
         for slot, wiring in enumerate(wirings)
     ]
-
-
-def _group_numbers(logs: Path) -> Iterator[int]:
-    """Numbers of groups, from the first one without a log in `logs`."""
-    names = (re.fullmatch(r"group(\d+)-rank\d+\.log", path.name) for path in logs.iterdir())
-    return itertools.count(1 + max((int(name[1]) for name in names if name), default=0))

@@ -82,7 +82,7 @@ class Launches:
         self._wiring = wiring
         self._deadline_s = phase_deadlines(wiring.budget_s)
         self._compiled = Compiled(wiring.logs)
-        self._launches = _last_launch(wiring.logs)
+        self._launches = wiring.last_number(r"launch(\d+)\.log")
         self._launch: Launch | None = None
         self._measured: set[Candidate] = set()
         self._failed = False
@@ -626,9 +626,3 @@ def _too_slow(launch: Launch, ranks: Ranks, job: Job) -> tuple[str, float | None
 def _may_be_rough(job: Job) -> bool:
     """Whether few steps are better than none: not for finals, phases or energy."""
     return not (job.mixed or job.phases or job.rule.energy_s)
-
-
-def _last_launch(logs: Path) -> int:
-    """The largest number of a launch with a log in `logs`; 0 if there is none."""
-    names = (re.fullmatch(r"launch(\d+)\.log", path.name) for path in logs.iterdir())
-    return max((int(name[1]) for name in names if name), default=0)

@@ -80,7 +80,8 @@ class Timing:
                 self._before = self._launch.times()
                 self._energy = [EnergyMeter(of) for of in self._counters]
                 self._sensors = self._open()
-                self.retries = _retries(ranks)
+                told = [r.latest.peaks for r in ranks.all if r.latest and r.latest.peaks]
+                self.retries = max((peaks.alloc_retries for peaks in told), default=0)
             phase = Phase.WARMUP if self.steps.wanted(Phase.WARMUP) else Phase.TIMED
             if self.steps.stopped_early:
                 self._phase = Phase.TIMED
@@ -111,9 +112,3 @@ class Timing:
         now = self._launch.times()
         readings = Readings.worst([each.worst for each in self._sensors])
         return now.conditions(self._before or now, len(ALL_CORES), readings)
-
-
-def _retries(ranks: Ranks) -> int:
-    return max(
-        (r.latest.peaks.alloc_retries for r in ranks.all if r.latest and r.latest.peaks), default=0
-    )

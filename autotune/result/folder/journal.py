@@ -22,7 +22,6 @@ from autotune.errors import UsageError
 from autotune.result.folder import manifest, processes
 from autotune.result.folder.ask import Ask
 from autotune.result.folder.databases import UnreachableError
-from autotune.result.folder.ending import StudyEnd
 from autotune.result.folder.folder import Folder
 from autotune.result.folder.manifest import Changes
 from autotune.result.folder.past import (
@@ -30,6 +29,7 @@ from autotune.result.folder.past import (
     Lost,
     News,
     Past,
+    StudyEnd,
     finals_in,
     of_part,
     past_of,
