@@ -64,7 +64,6 @@ def export(
 
 
 def show(made: dict[str, Exported], folder: Path, file: TextIO) -> None:
-    """Print which files were written."""
     for name, exported in made.items():
         print(f"{name:14} {', '.join(exported.files)}", file=file)
     print(f"Written: {folder}", file=file)

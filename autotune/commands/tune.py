@@ -269,7 +269,6 @@ def _weighed(now: Manifest, options: Options, space: Space, device: Device) -> M
 
 
 def _folder(options: Options, device: Device) -> Path:
-    """The default folder of a study."""
     kind = "emulated" if options.devices.emulated else device.kind
     return default_folder(options.subject, kind)
 

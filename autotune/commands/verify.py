@@ -87,7 +87,6 @@ def _logs(path: Path) -> Path:
 
 
 def exit_of(found: Verified) -> ExitCode:
-    """The exit code for `found`."""
     if found.cannot_tell:
         return ExitCode.NO_MEASUREMENT
     return ExitCode.FOUND if found.passed else ExitCode.NOT_VERIFIED

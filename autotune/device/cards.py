@@ -91,8 +91,6 @@ CARDS = (
 
 @dataclass(frozen=True)
 class Gpus:
-    """The value of `--gpus`."""
-
     counts: tuple[int, ...]
     """Numbers of GPUs, ascending; several for a table of them."""
     card: Card

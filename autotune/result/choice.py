@@ -49,7 +49,6 @@ class Certainty:
     next: Candidate | None
     """The likeliest best one beside it."""
     next_best: float = 0.0
-    """Probability that `next` is the best."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +188,6 @@ def winner(
 
 
 def _with_phases(record: Record, launches: Sequence[Record]) -> Record:
-    """`record`, with the phases of its `launches` for phases, if it has any."""
     each = [r.outcome.phases for r in launches if r.candidate == record.candidate]
     if not each:
         return record

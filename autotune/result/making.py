@@ -273,7 +273,6 @@ def unseen(phases: Mapping[str, InPhase]) -> tuple[Phase, ...]:
 
 
 def peak_phase(phases: Mapping[str, InPhase]) -> Phase | None:
-    """The phase with the largest peak; None if that is training."""
     name = phase_of_peak(phases, "device_bytes", sys.maxsize)
     return _phase(name) if name not in ("", TRAIN) else None
 

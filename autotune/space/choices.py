@@ -16,16 +16,12 @@ from autotune.units import parse_name
 
 @dataclass(frozen=True)
 class Plugin:
-    """One row."""
-
     module: str
     package: str | None = None
-    """The package that it needs."""
     argument: str | None = None
     """The name of the argument after its name and a colon."""
 
     def load(self) -> Any:
-        """Its module."""
         return importlib.import_module(self.module)
 
     @property
@@ -43,7 +39,6 @@ SAMPLERS = {
 }
 """Modules with a function `make(space, predictor, objective, seed)`."""
 SAMPLER = "frontier"
-"""The default."""
 
 LAUNCHERS = {
     "slurm": Plugin("autotune.measure.launch.slurm"),

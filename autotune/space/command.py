@@ -57,7 +57,6 @@ class Command:
     given: Mapping[str, str]
     """Values by `--set`."""
     folder: Path
-    """The folder in which it starts."""
     phase_args: str = ""
     """Words after the command that make it evaluate and save soon."""
 

@@ -54,7 +54,6 @@ class LengthMix:
     """A histogram of lengths, in tokens. Longer samples than seq_len are cut to it."""
 
     file: str
-    """The source file."""
     samples: int
     lengths: tuple[int, ...]
     """Ascending. At most `MOST_BINS`: means of ranges, if the file has more."""

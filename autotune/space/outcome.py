@@ -71,7 +71,6 @@ class Measurement:
     disturbed_share: float
     """Share of processor time, or of device time if more, that others took."""
     conditions: Conditions
-    """The conditions of rank 0."""
     kernels: str = ""
     """Kernels that computed attention, by torch's names, if torch's own function was called."""
     compile_s: float = 0.0
@@ -125,8 +124,6 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeEnd:
-    """How a probe ended."""
-
     verdict: Verdict
     reason: str = ""
     peaks: Peaks | None = None
@@ -150,7 +147,6 @@ class ProbeEnd:
 
     @property
     def ended(self) -> dict[str, Any]:
-        """The fields of `ProbeEnd`, by name."""
         return {each.name: getattr(self, each.name) for each in fields(ProbeEnd)}
 
 

@@ -94,7 +94,6 @@ class Workload:
 
     @property
     def family(self) -> str:
-        """The row of `models.FAMILIES` of the model."""
         return family_name(self.model)
 
     @property

@@ -238,7 +238,6 @@ class Ledger:
         ]
 
     def finals_of(self, candidate: Candidate) -> list[Record]:
-        """Final rounds of `candidate`."""
         return [r for r in self.finals if r.candidate == candidate]
 
     def needed_step_s(self, candidate: Candidate) -> float | None:
@@ -259,7 +258,6 @@ class Ledger:
         return sum(r.outcome.verdict.broke for r in self.records[since:])
 
     def promising(self, last: int) -> bool:
-        """Whether one of the `last` records fits."""
         return any(r.outcome.verdict == Verdict.OK for r in self.records[-last:])
 
     def _avoid_fragile(self, record: Record) -> None:

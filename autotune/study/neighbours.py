@@ -35,7 +35,6 @@ class Neighbours:
         self.in_turns = True
         self.compared = False
         self._one_at_a_time: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        """A lock for each machine."""
         self._awaited = 0
         """Number of groups that wait to begin their steps together; 0 if none need to."""
         self._together = threading.Event()

@@ -154,7 +154,6 @@ class Prober:
             self._group_probe_s += result.report.warmup_s + result.report.timed_s
 
     def _disturbances(self, outcome: Outcome, last: Result) -> set[str]:
-        """The disturbances of `outcome`, after the `last` attempt."""
         found = outcome.measurement
         if found is None or outcome.verdict.bounds_memory:
             report = last.report

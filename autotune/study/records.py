@@ -53,7 +53,6 @@ class Records:
             self.reporter.note(f"skipped {len(skipped)}: {skipped[0].outcome.reason}")
 
     def add_final(self, record: Record) -> None:
-        """Record a round of the finals."""
         self.ledger.add(record)
         self.journal.add_final(record)
         self.reporter.told(record, self.ledger.incumbent)

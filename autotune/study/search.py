@@ -79,7 +79,6 @@ class Search:
         self._earlier = 0
         self._again: list[Candidate] = []
         self._rounds: dict[Slot, _Round] = {}
-        """The round of each slot."""
         self._why = ""
         self._runs = 0
         """Turns of the search; finals come between them."""
@@ -126,7 +125,6 @@ class Search:
         return made
 
     def _next(self, free: Sequence[Slot]) -> tuple[Slot, Work] | None:
-        """The next probe, and its slot."""
         while True:
             slot = next((slot for slot in free if self._left(slot)), free[0])
             if self._waits():

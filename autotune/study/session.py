@@ -308,7 +308,6 @@ class _Session(Setup):
 
     @cached_property
     def _device(self) -> Device:
-        """The device as each group has it."""
         return self.testbed.device.shares(self._slots, self.space.workload.world_size)[0]
 
     def result(self, study: Study) -> StudyEnd:

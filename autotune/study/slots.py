@@ -61,7 +61,6 @@ class Slots:
 
     @property
     def running(self) -> list[Candidate]:
-        """The candidates that run."""
         return [slot.work.job.candidate for slot in self._slots if slot.work is not None]
 
     @property

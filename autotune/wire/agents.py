@@ -37,8 +37,6 @@ class Serve:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeDevice:
-    """One device of a node."""
-
     uuid: str
     name: str
     capacity_bytes: int
@@ -55,7 +53,6 @@ class Facts:
     kind: Literal["cpu", "cuda"]
     devices: list[NodeDevice]
     fingerprint: dict[str, Any]
-    """Fingerprint of its devices."""
     software: dict[str, str]
     """Installed packages and their versions."""
     host_memory_bytes: int

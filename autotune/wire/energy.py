@@ -30,7 +30,6 @@ class Counter:
 
     read: Callable[[], int]
     joules: float
-    """Joules of one count."""
     range: int
     """The count at which it begins anew."""
 

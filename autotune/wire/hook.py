@@ -9,8 +9,6 @@ from autotune.wire.reports import InPhase, Peaks
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One optimizer step."""
-
     step_s: float
     """Seconds from the end of the step before to its end."""
     micro_steps: int

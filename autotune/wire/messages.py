@@ -43,7 +43,6 @@ class _Frame(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def encode(message: Message | Dial) -> bytes:
-    """The bytes of one message."""
     frame = {"v": VERSION, "type": type(message).__name__, "body": asdict(message)}
     # Not msgspec's own JSON: it has no NaN, and refuses text that is not UTF-8.
     return json.dumps(frame, separators=(",", ":")).encode()

@@ -136,7 +136,6 @@ class Hello:
     pid: int
     host: str
     token: str = ""
-    """The token of its `Dial`."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,6 @@ class Rule:
     warmup_limit_s: float
     """Warm-up ends after the step that passes this, stable or not."""
     timed_steps: int
-    """The least timed steps."""
     half_width: float
     """Timing ends when half the 95 % interval of the median is within this share of it."""
     timed_limit_s: float
@@ -126,7 +125,6 @@ class Steps:
         """Whether it stopped since `needed_step_s` is out of reach."""
 
     def of(self, phase: Phase) -> Series:
-        """The steps of `phase`."""
         return self.timed if phase is Phase.TIMED else self.warmup
 
     def wanted(self, phase: Phase) -> bool:
@@ -144,7 +142,6 @@ class Steps:
 
     @property
     def least_timed(self) -> int:
-        """The least timed steps."""
         return self._rule.timed_steps
 
     @property

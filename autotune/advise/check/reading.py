@@ -44,7 +44,6 @@ class Reading:
     """The settings of one file; None if it lacks a setting, "auto" if another tool fills it in."""
 
     name: str
-    """Name of the file."""
     tool: str
     micro_batch: int | str | None = None
     grad_accum: int | str | None = None

@@ -69,7 +69,6 @@ class Diagnosis:
     causes: tuple[Cause, ...]
     advice: tuple[Advice, ...]
     command: str | None
-    """A command of this program."""
     again: Again | None
     later: tuple[Event, ...]
     """Other events: consequences, and errors that the program survived."""

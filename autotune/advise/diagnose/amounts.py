@@ -130,7 +130,6 @@ def parse(text: str) -> int | None:
 
 
 def read(text: str) -> Amounts:
-    """All sizes in `text`."""
     found: dict[str, int | None] = {}
     for name, patterns in _COMPILED.items():
         match = next(filter(None, (each.search(text) for each in patterns)), None)

@@ -46,8 +46,6 @@ LARGE_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause."""
-
     name: str
     sentence: str
     arithmetic: tuple[str, ...] = ()

@@ -298,7 +298,6 @@ class Context:
     seen: set[str] = field(default_factory=set)
     """Frameworks."""
     log: str = ""
-    """The present log."""
     until: tuple[str, int] | None = None
     """Log and line of the failure: later settings do not count."""
     last_step: int | None = None
@@ -420,7 +419,6 @@ class Context:
 
     @property
     def switches(self) -> set[str]:
-        """Switches that are on."""
         found = {name for name in _SWITCHES if (s := self.last(name)) is not None and s.value}
         segments = _EXPANDABLE.findall(self.allocator[1])
         return found | ({"expandable"} if segments and segments[-1].lower() == "true" else set())
@@ -643,7 +641,6 @@ def validates(line: str) -> bool:
 
 
 def step_of(line: str) -> int | None:
-    """The step of a line."""
     words = ("tep", "ter", "<", "poch")
     if not any(word in line for word in words) or _NO_TRAINING.search(line):
         return None

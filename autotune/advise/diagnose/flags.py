@@ -159,8 +159,6 @@ _COMES_LATER = re.compile(r"launcher\.launch|--world_info|CANCELLED|error:|Error
 
 @dataclass(frozen=True, kw_only=True)
 class FlagSetting:
-    """One setting in one place."""
-
     name: str
     value: int | str
     place: int = 0

@@ -111,7 +111,6 @@ class Listing:
         return "; ".join(said)
 
     def bottleneck(self) -> Scarce | None:
-        """The bottleneck in the listing."""
         devices = [each for _, each in sorted(self.devices.items())]
         found = scarce(devices, host=self.host, swap=self.swap, shm=self.shm)
         full = [each.index for each in devices if each.share >= MARGINAL]

@@ -31,8 +31,6 @@ _ROUND_A_GUESS = 1 / 16
 
 @dataclass(frozen=True)
 class Solved:
-    """An answer to --solve."""
-
     quantity: Quantity
     value: int | None
     """None if not even the smallest, or the largest, value fits."""
@@ -42,8 +40,6 @@ class Solved:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The answer of a plan."""
-
     plans: Sequence[Plan]
     """By number of GPUs."""
     rows: Sequence[Expected]

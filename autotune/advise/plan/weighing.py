@@ -160,7 +160,6 @@ def without_log(text: str) -> str:
 
 
 def _rows(found: Answer, most: int) -> Iterator[tuple[Plan, Expected]]:
-    """The rows of the answer with their plans."""
     if found.counts or found.solved:
         by_gpus = {plan.gpus: plan for plan in found.plans}
         yield from ((by_gpus[row.gpus], row) for row in found.rows)

@@ -27,8 +27,6 @@ _COMPILE = ("-O1", "-fPIC", "-w")
 
 @dataclass(frozen=True)
 class _Library:
-    """One stand-in."""
-
     stem: str
     """Its name before ".so."."""
     sources: tuple[str, ...]

@@ -189,7 +189,6 @@ class AgentHolder:
         return f"{how}: {last}" if last else how
 
     def end(self) -> None:
-        """End the agent."""
         if self._process is not None:
             self._process.terminate()
 

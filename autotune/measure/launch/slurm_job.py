@@ -24,7 +24,6 @@ class SlurmJob:
 
     number: str
     names: tuple[str, ...]
-    """Names of its nodes."""
     addresses: tuple[str, ...]
     """Addresses by which Slurm reaches the nodes."""
 

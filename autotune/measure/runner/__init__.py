@@ -104,9 +104,7 @@ class Runner(Protocol):
     """One slot of a study. One thread at a time calls its methods; any may call `kill`."""
 
     @property
-    def live_build(self) -> Build | None:
-        """The build of the live group."""
-        ...
+    def live_build(self) -> Build | None: ...
 
     def run(self, job: Job, deadline: float) -> Result:
         """Carry `job` out; `deadline` is on the scale of the budget's `Clock.at`.

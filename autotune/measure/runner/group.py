@@ -52,14 +52,11 @@ POLL_S = 0.1
 
 @dataclass(kw_only=True)
 class GroupRank:
-    """One rank and its state."""
-
     number: int
     process: RankProcess
     log: Path
     seat: Seat
     token: str
-    """The token of its `Hello`."""
     local_rank: int = 0
     address: str = LOOPBACK
     """The address of its node, for the other ranks."""

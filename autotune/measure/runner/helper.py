@@ -39,7 +39,6 @@ class Helper:
         self._asked = asked
         self._limit_s = limit_s
         self.found: Described | Counted | Loaded | None = None
-        """The answer."""
         self.why = ""
         """Why there is no answer."""
         self.fault: Fault | None = None
@@ -47,7 +46,6 @@ class Helper:
         self.works = True
         """Whether it may still answer."""
         self.phase, self.entered = Phase.IMPORT, time.monotonic()
-        """Its phase, and when it entered it."""
         self._deadline = time.monotonic() + limit_s
         self._own_channel = channel is None
         self._channel = channel or Channel()

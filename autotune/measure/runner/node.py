@@ -36,14 +36,11 @@ RECENT_S = 2.0
 
 
 class Node(Protocol):
-    """One machine."""
-
     name: str
     """Shown to users; empty for the study's own machine."""
     address: str
     """Other nodes reach it here."""
     uuids: tuple[str, ...]
-    """UUIDs of its devices."""
     energy_at: str
     """Where its devices' energy is counted; see `Start.energy`."""
     refreshed_s: float
@@ -130,7 +127,6 @@ class LocalNode(Forks):
         address: str = LOOPBACK,
         works: bool = sys.platform == "linux",
     ) -> None:
-        """`environment` and `works` as in `Forks`."""
         super().__init__(logs, environment, note, works)
         self.name = name
         self.address = address

@@ -48,7 +48,6 @@ class Places:
         return all(node.heard_since(now - RECENT_S) for node in self.nodes)
 
     def task(self, seat: Seat, *, engine: str, family: str, environment: dict[str, str]) -> Task:
-        """The task of a rank in `seat`."""
         there = [each for each in self.seats if each.node is seat.node]
         beside = self._seating.beside
         return Task(

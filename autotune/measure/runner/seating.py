@@ -14,7 +14,6 @@ from autotune.errors import NoNodesError
 from autotune.measure.runner.node import Node, Seat
 
 Block = tuple[Seat, ...]
-"""The seats of one group."""
 
 
 class Seating:

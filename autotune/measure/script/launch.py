@@ -42,8 +42,6 @@ HIDDEN_S, HIDDEN_EVERY_S = 8.0, 2.0
 
 
 class Launch:
-    """The processes of one launch."""
-
     def __init__(
         self, channel: Channel, request: dict[str, Any], log: Path, in_use: tuple[int, ...],
         capacities: Sequence[int] = (),
@@ -143,7 +141,6 @@ class Launch:
         return size if size > self._most_bytes else None
 
     def said(self) -> str:
-        """Its output."""
         with suppress(OSError):
             return self.log.read_text(encoding="utf-8", errors="replace")
         return ""

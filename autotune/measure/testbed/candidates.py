@@ -204,7 +204,6 @@ def _not_there(points: Collection[Candidate]) -> list[Fixed]:
 
 
 def _flags(build: Build | Candidate, axes: Sequence[str]) -> str:
-    """The values of `build` on `axes` as flags."""
     return " ".join(f"{AXES[name].flag} {getattr(build, name)}" for name in axes)
 
 

@@ -35,8 +35,6 @@ FOLDER = "exports"
 
 @dataclass(frozen=True, kw_only=True)
 class ExportRow:
-    """One format."""
-
     make: Callable[[Best], Exported | None]
     """A pure function of a result; it returns None if the format does not fit the result."""
     models: Literal["all", "transformers", "text", "gpt"]

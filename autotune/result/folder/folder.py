@@ -17,8 +17,6 @@ from pathlib import Path
 
 
 class Folder:
-    """The folder of one study."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.optuna_log = path / "optuna.log"

@@ -154,7 +154,6 @@ class Journal:
         return journal
 
     def use(self, adapter: Adapter) -> None:
-        """Use the sampler of `adapter` from now on."""
         self._adapter = adapter
         self.optuna_study.sampler = adapter
 
@@ -229,7 +228,6 @@ class Journal:
         return self._sessions
 
     def end(self, ended: StudyEnd, elapsed_s: float) -> None:
-        """Note the end of the study."""
         told = {"code": ended.code.value, "message": ended.message, "elapsed_s": elapsed_s}
         self._write(lambda: self.optuna_study.set_user_attr(of_part("ended", self.part), told))
 
@@ -426,7 +424,6 @@ def _owner(attributes: Mapping[str, Any]) -> str:
 
 
 def _name_value(optuna_study: optuna.Study, objective: Objective) -> None:
-    """Name the value in Optuna's charts."""
     if not optuna_study.get_trials(deepcopy=False):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)

@@ -45,7 +45,6 @@ class Manifest:
     earlier: list[Earlier]
     """Measurements of earlier studies, kept here, since their folders may be deleted."""
     study_name: str = IN_JOURNAL
-    """The name of Optuna's study."""
     part: str = ""
     """The part of a joined folder in the study; empty for the first folder."""
 
@@ -54,7 +53,6 @@ class Manifest:
         write_whole(folder / MANIFEST, self.text())
 
     def text(self) -> str:
-        """The text of the file."""
         return json.dumps(asdict(self), indent=2) + "\n"
 
     def asked(self, flag: str = "") -> Options:
@@ -100,7 +98,6 @@ class Manifest:
         return replace(self, fingerprint=self.fingerprint | {"devices": devices})
 
     def changes(self, now: Manifest, of: Sequence[str] = ("space", "fingerprint")) -> Changes:
-        """The differences of space and fingerprint."""
         return {
             path: (before, after)
             for name in of

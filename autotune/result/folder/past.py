@@ -24,8 +24,6 @@ Known = Set[tuple[str, int]]
 
 
 class Ending(StrEnum):
-    """How a study ended."""
-
     FOUND = "found"
     INTERNAL = "internal"
     """Its folder could not be written any more."""

@@ -26,12 +26,9 @@ _ENTERED, _BEAT, _IDLE = "process-", "beat-", "idle-"
 it is idle. A thread of its own writes the beat."""
 
 Attributes = Mapping[str, Any]
-"""Attributes of the study."""
 
 
 class Processes:
-    """This process and the others."""
-
     def __init__(self, look: Callable[[], optuna.Study], part: str) -> None:
         """`look` opens a view of the study."""
         self.own = f"{socket.gethostname()}-{os.getpid()}-{token_hex(4)}"

@@ -36,8 +36,6 @@ class Sampler:
 
 @dataclass(frozen=True)
 class Asked:
-    """A candidate that was asked for, and Optuna's trial of it."""
-
     trial: Trial
     candidate: Candidate
 

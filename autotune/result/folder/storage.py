@@ -22,8 +22,6 @@ from autotune.result.folder.manifest import Manifest
 
 
 class Storage(Protocol):
-    """The storage of one study."""
-
     where: str
     """The name of the place, for messages."""
     shared: bool

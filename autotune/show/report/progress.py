@@ -42,7 +42,6 @@ class StudyProgress:
         """Seconds by engine and phase of a start, in the order of starts."""
 
     def begin(self, engine: str) -> None:
-        """A probe on `engine` begins."""
         self._engine = engine
         self._now = (None, 0, self._clock())
 

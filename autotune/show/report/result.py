@@ -210,7 +210,6 @@ def _speed(best: Best) -> str:
 
 
 def _samples(best: Best) -> str:
-    """The samples of a step."""
     measured, mix = best.measured, best.length_mix
     if mix is None or not (mix.by_tokens or best.config.pack == "on"):
         return f"{best.config.global_batch_samples} samples"
@@ -377,7 +376,6 @@ def _undecided(best: Best) -> list[str]:
 
 
 def _differs(config: Config, best: Best) -> str:
-    """The axes in which `config` differs from the winner."""
     one, winner = config.candidate, best.config.candidate
     return ", ".join(
         _named(axis, config) for axis in AXES if getattr(one, axis) != getattr(winner, axis)

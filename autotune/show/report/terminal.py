@@ -42,8 +42,6 @@ _FAILED = tuple(v for v in Verdict if not v.fits and v is not Verdict.SKIPPED)
 
 @dataclass(frozen=True)
 class _Probe:
-    """The arguments of `probing`."""
-
     purpose: str
     candidate: Candidate
     until_s: float

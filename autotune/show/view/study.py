@@ -80,7 +80,6 @@ class Shown:
 
     @property
     def unit(self) -> str:
-        """The unit of the objective, to show."""
         return SCALES[self.objective][1]
 
     @property

@@ -40,7 +40,6 @@ def engine_for(name: str, zero_stage: int) -> EngineFacts:
 
 
 def engine_of(workload: Workload, of: Candidate | Build) -> EngineFacts:
-    """The engine of that candidate or build."""
     return engine_for(workload.engine, of.zero_stage)
 
 

@@ -123,7 +123,6 @@ class EngineFacts:
         return ""
 
     def moments_in(self, dtype: str, of: Candidate | Build) -> str:
-        """The dtype of the optimizer's state."""
         if of.optimizer == "adamw8bit":
             return "8 bit"
         return self.steps_copies_in(dtype, of) or self.weights_in(dtype, of)

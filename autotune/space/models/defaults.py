@@ -68,8 +68,6 @@ class ModelRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class GptTraits:
-    """Traits of a gpt."""
-
     aspect_ratio: int = 64
     """Channels for each block, if no width is given."""
     head_dim: int = HEAD_DIM

@@ -81,7 +81,6 @@ class Family(ABC):
         return
 
     def at_depth(self, recipe: Mapping[str, Any], depth: int) -> dict[str, Any]:
-        """The recipe with so many blocks."""
         return self.of_blocks(recipe, range(depth))
 
     def of_blocks(self, recipe: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:

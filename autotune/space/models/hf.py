@@ -89,8 +89,6 @@ def ready() -> tuple[str, ...]:
 
 
 class Hf(Family):
-    """The family."""
-
     counted = True
 
     def recipe(self, asked: ModelRequest) -> dict[str, Any]:

@@ -78,7 +78,6 @@ class DeviceOptions:
 
     @property
     def recorded(self) -> bool:
-        """Whether a recording replaces devices."""
         return self.device.startswith("replay:")
 
     @property

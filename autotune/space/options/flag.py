@@ -20,7 +20,6 @@ class Flag:
     """The form and the help of an option."""
 
     name: str
-    """The flag with its hyphens."""
     help: str
     metavar: str | None
     read: Callable[[str, str], Any]
@@ -71,7 +70,6 @@ def as_it_is(text: str, flag: str) -> str:
 
 
 def checked(text: str, flag: str, parse: Callable[[str, str], object]) -> str:
-    """`text`, after `parse` has accepted it."""
     parse(text, flag)
     return text
 

@@ -199,7 +199,6 @@ def _process_bytes(family: str, device_kind: str) -> int:
 
 
 def device_memory(points: Sequence[Point], device_kind: str) -> MemoryModel:
-    """The memory of a rank's device."""
     return MemoryModel(points, closed_forms(points, device_kind))
 
 
@@ -240,7 +239,6 @@ class _Groups:
     engine: Codes
     stage: Codes
     traits: list[Codes]
-    """By each of `_TRAITS`."""
     build: Codes
     cell: Codes
     degrees: Codes
@@ -336,7 +334,6 @@ def _at_peak(workload: Workload, candidate: Candidate, kept: float) -> float:
 
 
 def closed_forms(points: Sequence[Point], device_kind: str) -> PeakParts:
-    """The parts by formula."""
     base, state, blocks, head = [], [], [], []
     for workload, c in points:
         engine = engine_of(workload, c)

@@ -66,7 +66,6 @@ def _facts(study: Shown) -> list[str]:
 
 
 def _remarks(study: Shown) -> list[str]:
-    """Remarks before the numbers."""
     lost = [
         f"After {minutes(each.elapsed_s)}, {each.why}."
         for each in (study.past.lost if study.past is not None else ())

@@ -19,8 +19,6 @@ LOG_TAIL, LOGS = 2000, 400_000
 
 @dataclass(frozen=True)
 class TrialCell:
-    """A cell of the table of trials."""
-
     text: str
     sort: float | None = None
     """The number to sort by; None to sort by text."""
