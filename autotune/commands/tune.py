@@ -299,7 +299,6 @@ def _with_storage(options: Options) -> Options:
 
 
 def _resume(asked: Tune, argv: list[str], held: ExitStack) -> Setup:
-    """The study in a folder, to be resumed."""
     from autotune.result.folder import manifest
 
     assert asked.resume is not None

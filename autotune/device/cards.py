@@ -17,8 +17,6 @@ from autotune.units import parse_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """One kind of GPU."""
-
     name: str
     memory_bytes: int
     flops_per_s: float | None = None

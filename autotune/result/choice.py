@@ -78,7 +78,6 @@ Unconfirmed = Literal[
     "other finals were slower",
     "emulated GPUs",
 ]
-"""Why a result is not confirmed."""
 MEASURED_UNCONFIRMED: tuple[Unconfirmed, ...] = (
     "its measurements differ",
     "other finals were slower",

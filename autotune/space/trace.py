@@ -54,7 +54,6 @@ def _models(workload: Workload, of: Candidate | Build) -> list[ModelSpec]:
 
 
 def _looked_at(space: Space) -> tuple[int, ...]:
-    """The lengths to trace."""
     workload = space.workload
     lengths = sorted(set(space.axes["seq_len"]))
     return FAMILIES[workload.family].looked_at(workload.recipe, lengths)

@@ -64,7 +64,6 @@ class Finals:
         self.lacked_s = 0.0
         """Seconds of the round for which the budget had no time; 0 if there was time."""
         self.under_way = False
-        """Whether a turn runs."""
         self._ended = False
         self._turns = 0
         self._had_none = False

@@ -25,7 +25,6 @@ class Pace:
 
     def __init__(self, workload: Workload, device_kind: str, options: Options) -> None:
         self.rule = rule_for(device_kind, options)
-        """The stopping rule of the search."""
         self.final_rule = rule_for(device_kind, options, final=True)
         self._workload = workload
         self._starts_s: defaultdict[str, list[float]] = defaultdict(list)

@@ -336,7 +336,6 @@ class Search:
         return next(unseen, None)
 
     def _work(self, slot: Slot, asked: Asked) -> Work:
-        """The probe of an asked candidate in `slot`."""
         candidate, journal = asked.candidate, self._records.journal
         until_s = self._clock.budget_s - self._finals.needed_s()
         self._records.reporter.probing("search", candidate, until_s, slot.number)

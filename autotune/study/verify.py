@@ -278,7 +278,6 @@ def _here(best: Best, options: Options) -> Options:
 
 
 def _devices(kind: str) -> int:
-    """Number of devices of this machine."""
     try:
         return len(open_device(kind).infos)
     except UsageError:

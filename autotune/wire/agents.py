@@ -19,9 +19,7 @@ class Joined:
     """Agent to study: its first message."""
 
     name: str
-    """Name of the node, to show."""
     version: str
-    """Version of autotune on the node."""
     pid: int
 
 
@@ -92,7 +90,6 @@ class Task:
     spans: bool = False
     """Whether the group has ranks on other nodes."""
     environment: dict[str, str] = field(default_factory=dict)
-    """Further environment variables."""
 
 
 @dataclass(frozen=True, kw_only=True)

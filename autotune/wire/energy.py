@@ -42,7 +42,6 @@ class Counters:
     counters: tuple[Counter, ...] = ()
     update_s: float = 0.0
     errors: tuple[type[Exception], ...] = (OSError, ValueError)
-    """Errors of a failed reading."""
 
 
 NOTHING = Counters()

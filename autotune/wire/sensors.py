@@ -28,7 +28,6 @@ class Sensors:
             | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
         )
         self.worst = Readings()
-        """The worst of each reading so far."""
 
     def sample(self) -> None:
         """Read clock, power, temperature and reasons for throttling."""

@@ -29,8 +29,6 @@ _MOST_BESIDE = 100
 
 @dataclass(frozen=True)
 class ReaderRow:
-    """A kind of file."""
-
     is_one: Callable[[dict[str, Any]], bool]
     """Recognises the file by its content."""
     read: Callable[[str, dict[str, Any]], Reading]
@@ -63,15 +61,8 @@ READERS = {
 """By the tool's name. The first row that recognises a file reads it."""
 
 __all__ = [
-    "READERS",
-    "Finding",
-    "Reading",
-    "against",
-    "findings",
-    "of_command",
-    "read",
-    "with_inner",
-]
+    "READERS", "Finding", "Reading", "against", "findings", "of_command", "read", "with_inner",
+]  # fmt: skip
 
 
 def read(path: Path) -> Reading:

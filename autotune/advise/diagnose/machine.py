@@ -76,8 +76,6 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True)
 class SeenMachine:
-    """The present state of the machine."""
-
     gpus: tuple[SeenGpu, ...]
     no_gpu: str | None
     holders: tuple[Holder, ...]

@@ -14,8 +14,6 @@ AS_FAST = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderChoice:
-    """The setting to take."""
-
     row: SettingRow | None
     """None if none stays under the host ceiling."""
     enough: bool

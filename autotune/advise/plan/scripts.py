@@ -53,8 +53,6 @@ class Border:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptPlan:
-    """The plan for a number of GPUs."""
-
     gpus: int
     space: Space
     rows: Sequence[Border]

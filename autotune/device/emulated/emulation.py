@@ -38,8 +38,6 @@ NOT_SUPPORTED = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """The driver of the emulated machine."""
-
     version: str = "580.65.06"
     cuda: str = ""
     """The newest CUDA that it runs, e.g. "12.8"; by default torch's."""

@@ -121,8 +121,6 @@ class _Header(Struct):
 
 @dataclass(frozen=True, kw_only=True)
 class GridRow:
-    """One measurement of one candidate."""
-
     candidate: Candidate
     repeat: int
     verdict: Verdict
@@ -135,14 +133,11 @@ class GridRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """A whole file."""
-
     path: Path
     header: dict[str, Any]
     """The first line; the fields below are read from it."""
     device_kind: DeviceKind
     device: str
-    """Name of the recorded device."""
     workload: Workload
     limits: Limits
     trace: Trace | None

@@ -50,8 +50,6 @@ class StopRequestedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One probe to run."""
-
     candidate: Candidate
     grad_accum: int
     """Micro-steps of the real schedule."""

@@ -121,7 +121,6 @@ def spawn(
 
 
 def start_rank(dial: Dial, log: Path, environment: dict[str, str]) -> LocalProcess:
-    """A rank that will dial the study."""
     return spawn(WORKER, encode(dial) + b"\n", log, environment)
 
 

@@ -183,8 +183,6 @@ class Remote:
 
 
 class _Process:
-    """A process on a remote node."""
-
     def __init__(self, node: Remote, token: str, log: Path) -> None:
         self.pid = 0
         self.collected = threading.Event()

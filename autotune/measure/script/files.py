@@ -25,8 +25,6 @@ OWN = "own"
 
 
 class Files:
-    """The files of one study's script."""
-
     def __init__(self, command: Command, space: Space, device_kind: str, seed: int) -> None:
         self._command = command
         self._seed = seed

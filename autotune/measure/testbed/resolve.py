@@ -155,8 +155,6 @@ def resolve(
 
 @dataclass(frozen=True, kw_only=True)
 class _Model:
-    """A model as the options describe it."""
-
     recipe: dict[str, Any]
     defaults: Defaults
     depths: tuple[int, ...]

@@ -46,8 +46,6 @@ class StudyEnd:
 
 @dataclass(frozen=True)
 class Lost:
-    """A node that a study lost."""
-
     elapsed_s: float
     """On the budget's clock."""
     why: str

@@ -125,7 +125,6 @@ class LiveReporter(PlainReporter):
         self._rounds = 0
         self._incumbent: Record | None = None
         self._probes: dict[int, _Probe] = {}
-        """The last probe of each slot."""
         self._recent = 0
         """The slot in which a probe or phase began last."""
         self._of_script = False

@@ -16,8 +16,6 @@ _BLOCK_FLOATS = 34
 
 @dataclass(frozen=True, kw_only=True)
 class CountedShape(ModelShape):
-    """Dimensions and counts of one depth."""
-
     seq_lens: list[int]
     flops: list[float]
     """Model FLOPs per token, forward and backward, by seq_len."""

@@ -33,8 +33,6 @@ _DEFAULTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class GptShape(ModelShape):
-    """Dimensions of one model, whose blocks are alike."""
-
     @property
     def matmul_parameters(self) -> int:
         """Parameters that multiply activations: the blocks' matrices and the head."""

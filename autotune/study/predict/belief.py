@@ -112,7 +112,6 @@ class _Whitened:
         return np.asarray(rows[:, index] @ rows)
 
     def copy(self) -> _Whitened:
-        """A copy for supposed measurements."""
         made = copy.copy(self)
         made.mean, made.variance, made._rows = (
             self.mean.copy(), self.variance.copy(), self._rows[: self.count].copy(),

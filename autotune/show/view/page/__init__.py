@@ -24,8 +24,6 @@ from autotune.units import gib
 
 @dataclass(frozen=True)
 class PageTable:
-    """A small table of texts."""
-
     caption: str
     columns: list[str]
     rows: list[list[str]]

@@ -24,7 +24,6 @@ class TrialCell:
     """The number to sort by; None to sort by text."""
     style: str = ""
     log: str = ""
-    """Name of the log that it opens."""
 
 
 def columns(study: Shown) -> list[str]:
