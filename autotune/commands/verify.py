@@ -38,10 +38,7 @@ def verify(
 
 def train(path: Path, steps: int, limit_s: float, *, embedded: bool = False) -> int:
     """Verify the result in `path`, write the outcome there, and print it; returns the exit code.
-
-    Raises:
-        UsageError: there is no result, or it cannot be trained here.
-    """
+    Raises UsageError if there is no result, or it cannot be trained here."""
     from dataclasses import replace
     from shutil import rmtree
 

@@ -95,11 +95,8 @@ class Gpus:
 
 
 def parse_gpus(text: str, flag: str = "--gpus") -> Gpus:
-    """GPUs in "8xH100", "4x80GiB", "1,2,4x32GiB" or "RTX4090".
-
-    Raises:
-        UsageError: the text has another form, or names an unknown card.
-    """
+    """GPUs in "8xH100", "4x80GiB", "1,2,4x32GiB" or "RTX4090". Raises UsageError if the text has
+    another form, or names an unknown card."""
     if of_nodes := re.fullmatch(r"\s*(\d{1,5})\s*[xX*×]\s*(\d{1,5})\s*[xX*×]\s*(.+)", text):
         several = f"{int(of_nodes[1]) * int(of_nodes[2])}x{of_nodes[3]}"
         raise UsageError(f"{flag} {text}: write {several}; eight of more GPUs share a machine")

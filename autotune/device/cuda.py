@@ -229,11 +229,8 @@ def _spec(positions: Iterable[int]) -> str:
 
 
 def _gpus() -> list[Gpu]:
-    """All GPUs that NVML lets us open, in PCI order.
-
-    Raises:
-        NVMLError: there are GPUs, but none can be opened.
-    """
+    """All GPUs that NVML lets us open, in PCI order. Raises NVMLError if there are GPUs, but none
+    can be opened."""
     found: list[Gpu] = []
     refused: list[nvml.NVMLError] = []
     for index in range(nvml.nvmlDeviceGetCount()):

@@ -14,11 +14,8 @@ BUSY_BYTES = 2 * 2**30
 
 
 def check_idle(device: Device, allow_busy: bool) -> None:
-    """Refuse a device that somebody else uses: memory and time would not be ours.
-
-    Raises:
-        UsageError: others hold more of a chosen device than they may, and `allow_busy` is off.
-    """
+    """Refuse a device that somebody else uses: memory and time would not be ours. Raises
+    UsageError if others hold more of a chosen device than they may, and `allow_busy` is off."""
     if allow_busy:
         return
     processes = device.other_processes()

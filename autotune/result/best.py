@@ -372,11 +372,8 @@ class Best:
         return str(self.fingerprint["kind"])
 
     def deepspeed(self) -> dict[str, Any]:
-        """DeepSpeed's config as it was probed.
-
-        Raises:
-            UsageError: DeepSpeed was not the engine.
-        """
+        """DeepSpeed's config as it was probed. Raises UsageError if DeepSpeed was not the
+        engine."""
         if "deepspeed" not in self.exports:
             raise UsageError(f"best.json: {self.config.engine} was the engine, and not deepspeed")
         return copy.deepcopy(self.exports["deepspeed"])
@@ -480,12 +477,8 @@ class Best:
 
     @classmethod
     def read(cls, path: Path) -> Best:
-        """The content of `path`; unknown fields are ignored.
-
-        Raises:
-            UsageError: the file cannot be read, or a field has another type or value than
-                declared.
-        """
+        """The content of `path`; unknown fields are ignored. Raises UsageError if the file cannot
+        be read, or a field has another type or value than declared."""
         try:
             if path.stat().st_size > MOST_BYTES:
                 raise UsageError(f"{path}: not a best.json: it has over {MOST_BYTES >> 20} MiB")

@@ -60,11 +60,8 @@ LOGGERS = {
 
 
 def parse_loggers(text: str, flag: str) -> tuple[str, ...]:
-    """The trackers that `text` names.
-
-    Raises:
-        UsageError: a tracker is unknown, or not installed.
-    """
+    """The trackers that `text` names. Raises UsageError if a tracker is unknown, or not
+    installed."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for name in names:
         if why := LOGGERS[parse_name(name, flag, known=tuple(LOGGERS))].missing:
@@ -73,11 +70,8 @@ def parse_loggers(text: str, flag: str) -> tuple[str, ...]:
 
 
 def parse_launch(text: str, flag: str) -> str:
-    """`text`, which names a launcher with its argument.
-
-    Raises:
-        UsageError: the launcher is unknown, or its argument is missing.
-    """
+    """`text`, which names a launcher with its argument. Raises UsageError if the launcher is
+    unknown, or its argument is missing."""
     name, colon, argument = text.partition(":")
     row = LAUNCHERS[parse_name(name, flag, known=tuple(LAUNCHERS))]
     if row.argument and not argument:

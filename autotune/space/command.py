@@ -118,11 +118,8 @@ class Command:
 
     @cached_property
     def files(self) -> dict[str, str]:
-        """Texts of the user's files with placeholders, by their own placeholder.
-
-        Raises:
-            UsageError: a file cannot be read, or has no placeholder.
-        """
+        """Texts of the user's files with placeholders, by their own placeholder. Raises UsageError
+        if a file cannot be read, or has no placeholder."""
         found = {}
         for name in _PLACEHOLDER.findall(self.template):
             if name.startswith(_OWN_FILE):
@@ -311,11 +308,8 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def parse_own(text: str, flag: str) -> dict[str, tuple[str, ...]]:
-    """Own axes as "attn=sdpa,eager;fused=0,1;lanes=1:8".
-
-    Raises:
-        UsageError: the text has another form, or names an axis twice.
-    """
+    """Own axes as "attn=sdpa,eager;fused=0,1;lanes=1:8". Raises UsageError if the text has another
+    form, or names an axis twice."""
     found: dict[str, tuple[str, ...]] = {}
     why = 'write a name once, and its values: "attn=sdpa,eager"'
     for name, values in _pairs(text, flag, why):
@@ -335,11 +329,8 @@ def _whole(value: str, flag: str) -> Sequence[str]:
 
 
 def parse_set(text: str, flag: str) -> dict[str, str]:
-    """Values of placeholders as "lr=1e-4;data=/data".
-
-    Raises:
-        UsageError: the text has another form.
-    """
+    """Values of placeholders as "lr=1e-4;data=/data". Raises UsageError if the text has another
+    form."""
     return dict(_pairs(text, flag, "write lr=1e-4"))
 
 

@@ -53,10 +53,8 @@ _GRAPHED = "graph_trainer"
 def expanded(text: str, flag: str) -> str:
     """The command that `text` stands for, with the user's further words; other texts as they are.
 
-    Known are "torchtitan:llama3_8b", "torchtitan:my.module:config" and "megatron".
-
-    Raises:
-        UsageError: the module of a torchtitan config is unknown.
+    Known are "torchtitan:llama3_8b", "torchtitan:my.module:config" and "megatron". Raises
+    UsageError if the module of a torchtitan config is unknown.
     """
     first, _, rest = text.strip().partition(" ")
     if first == "megatron":

@@ -41,11 +41,8 @@ class GlobalBatch:
 
 
 def parse_global_batch(text: str, flag: str) -> GlobalBatch:
-    """A global batch in tokens ("65536tok") or samples ("256").
-
-    Raises:
-        UsageError: the text is neither, or below 1.
-    """
+    """A global batch in tokens ("65536tok") or samples ("256"). Raises UsageError if the text is
+    neither, or below 1."""
     match = re.fullmatch(r"\s*(\d{1,15})\s*(tok|tokens|samples)?\s*", text)
     if match is None or int(match[1]) < 1:
         raise UsageError(f"{flag} {text}: write tokens as 65536tok or samples as 256")
@@ -227,11 +224,8 @@ class Workload:
         return replace(self, world_size=replicas * of.ranks_a_replica) if replicas else self
 
     def micro_steps(self, candidate: Candidate) -> int:
-        """`grad_accum` of a candidate that divides the global batch.
-
-        Raises:
-            ValueError: it does not divide it.
-        """
+        """`grad_accum` of a candidate that divides the global batch. Raises ValueError if it does
+        not divide it."""
         accum = self.grad_accum(candidate)
         if accum is None:
             raise ValueError(f"{candidate.key} does not divide the global batch")

@@ -43,10 +43,7 @@ class Neighbours:
     @contextmanager
     def turn(self, machine: str) -> Iterator[None]:
         """Wait until a group on `machine` may make its steps; it makes them in this context.
-
-        Raises:
-            StopRequestedError: the user asked to stop.
-        """
+        Raises StopRequestedError if the user asked to stop."""
         if self._awaited:
             with self._counting:
                 self._awaited -= 1

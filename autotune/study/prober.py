@@ -101,10 +101,7 @@ class Prober:
     ) -> Probed:
         """Run `job` until the machine leaves it in peace, or until `attempts` were made.
 
-        `until_s` is on the budget's clock.
-
-        Raises:
-            StopRequestedError: the user asked to stop.
+        `until_s` is on the budget's clock. Raises StopRequestedError if the user asked to stop.
         """
         tally = Tally(started_s=self._clock.elapsed_s())
         repeats_until_s = tally.started_s + REPEATS_SHARE * self._clock.budget_s

@@ -82,9 +82,7 @@ def run(setup: Setup, *, reporter: Reporter, clock: Clock, stop: StopFlag) -> St
     """Run the study in its folder; write its result there; return how it ended.
 
     The budget is that of `clock`. No process is left; signal handlers of `stop` are restored.
-
-    Raises:
-        UsageError: the study to resume cannot be read back.
+    Raises UsageError if the study to resume cannot be read back.
     """
     folder = Folder(Path(setup.manifest.folder))
     stack = ExitStack()
@@ -311,11 +309,8 @@ class _Session(Setup):
         return self.testbed.device.shares(self._slots, self.space.workload.world_size)[0]
 
     def result(self, study: Study) -> StudyEnd:
-        """Write what the study found.
-
-        Raises:
-            UnreachableError: the storage did not take all of it.
-        """
+        """Write what the study found. Raises UnreachableError if the storage did not take all of
+        it."""
         best = self._publish(study.ledger, study.stopped_in)
         ended = self._ended(study, best)
         self._log(study.ledger)

@@ -172,11 +172,8 @@ def training(
     note: Callable[[str], None],
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Training]:
-    """The winner of `best` on its devices; no process of it is left afterwards.
-
-    Raises:
-        UsageError: the study's devices are not here, or the winner was never measured.
-    """
+    """The winner of `best` on its devices; no process of it is left afterwards. Raises UsageError
+    if the study's devices are not here, or the winner was never measured."""
     with _looked_in_its_folder(best):
         options = _here(best, _options(best))
         testbed = open_testbed(options)
@@ -253,11 +250,8 @@ def _options(best: Best) -> Options:
 
 
 def _here(best: Best, options: Options) -> Options:
-    """`options` for one machine, without the study's launcher.
-
-    Raises:
-        UsageError: one machine has not as many devices.
-    """
+    """`options` for one machine, without the study's launcher. Raises UsageError if one machine
+    has not as many devices."""
     nodes, kind = best.config.nodes, best.device_kind
     try:
         cluster, ranks = options.cluster, options.devices.world_size

@@ -49,11 +49,8 @@ def encode(message: Message | Dial) -> bytes:
 
 
 def decode(data: bytes) -> Message:
-    """The message in `data`.
-
-    Raises:
-        WireError: no JSON, another version, an unknown type, or fields that do not match it.
-    """
+    """The message in `data`. Raises WireError: no JSON, another version, an unknown type, or
+    fields that do not match it."""
     message: Message = _decode(data, _TYPES)
     return message
 

@@ -66,11 +66,8 @@ __all__ = [
 
 
 def read(path: Path) -> Reading:
-    """The configuration in `path`, with those in the files that it names.
-
-    Raises:
-        UsageError: a file cannot be read, or is of no known tool.
-    """
+    """The configuration in `path`, with those in the files that it names. Raises UsageError if a
+    file cannot be read, or is of no known tool."""
     reading = _followed(_read(path), path.parent)
     if reading.autos and not reading.fills_auto:
         return replace(reading, fills_auto=_is_named_beside(path))

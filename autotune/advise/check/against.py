@@ -69,11 +69,8 @@ def _wanted(name: str, best: Best) -> object:
 
 
 def read_trials(path: Path) -> pd.DataFrame | None:
-    """Trials of the study of the best.json in `path`; None if there are none.
-
-    Raises:
-        UsageError: they cannot be read.
-    """
+    """Trials of the study of the best.json in `path`; None if there are none. Raises UsageError if
+    they cannot be read."""
     trials = path.parent / "trials.csv"
     if not trials.is_file():
         return None

@@ -78,11 +78,8 @@ class Diagnosis:
 
 
 def diagnose(logs: Sequence[str]) -> Diagnosis:
-    """Reads `logs`: files, "-" for the standard input, or a study's folder. Ctrl-C ends it.
-
-    Raises:
-        UsageError: a log is missing, empty, a folder without logs, or no text.
-    """
+    """Reads `logs`: files, "-" for the standard input, or a study's folder. Ctrl-C ends it. Raises
+    UsageError if a log is missing, empty, a folder without logs, or no text."""
     found: list[Event] = []
     context, count, interrupted, cut = Context(), 0, False, False
     logs = [log for name in logs for log in _named(name)]

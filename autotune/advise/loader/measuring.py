@@ -216,11 +216,8 @@ class Measuring:
         )
 
     def _check_unit(self, row: SettingRow) -> None:
-        """Checks that the need can be compared.
-
-        Raises:
-            UsageError: the need is in tokens, but batches have no tokens.
-        """
+        """Checks that the need can be compared. Raises UsageError if the need is in tokens, but
+        batches have no tokens."""
         need = self._asked.need
         if need is not None and need.samples_per_s is None and row.rounds and not row.has_tokens:
             raise UsageError(

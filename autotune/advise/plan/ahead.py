@@ -218,12 +218,9 @@ def _traced(space: Space, until: float) -> Trace | None:
 
 @contextmanager
 def _process(card: Card, space: Space, until: float) -> Iterator[Callable[[_Asked], _Told]]:
-    """A function that weighs a candidate, in a process that ends with this context.
-
-    Raises:
-        UsageError: cards cannot be emulated here, or the process ended, or was not ready at
-            `until`.
-    """
+    """A function that weighs a candidate, in a process that ends with this context. Raises
+    UsageError if cards cannot be emulated here, or the process ended, or was not ready at
+    `until`."""
     limits = replace(
         space.limits, capacity_bytes=ROOM * space.limits.capacity_bytes,
         host_capacity_bytes=NO_LIMIT,

@@ -102,11 +102,8 @@ def fitting(rows: Sequence[Expected]) -> Expected | None:
 
 
 def by_count(asked: PlanRequest, counts: Sequence[int], helpers: Helpers) -> Answer:
-    """The row to set on each number of GPUs.
-
-    Raises:
-        UsageError: there is no candidate for any number.
-    """
+    """The row to set on each number of GPUs. Raises UsageError if there is no candidate for any
+    number."""
     found: dict[int, Expected | str] = {}
     plans: list[Plan] = []
     for count in counts:
@@ -170,11 +167,8 @@ def solve_micro_batch(asked: PlanRequest, gpus: int, helpers: Helpers) -> Answer
 
 
 def solve_seq_len(asked: PlanRequest, gpus: int, helpers: Helpers) -> Answer:
-    """The longest samples that fit with a requested micro_batch; a multiple of 128.
-
-    Raises:
-        UsageError: the model takes none of these lengths, or the plan refuses its options.
-    """
+    """The longest samples that fit with a requested micro_batch; a multiple of 128. Raises
+    UsageError if the model takes none of these lengths, or the plan refuses its options."""
     family = FAMILIES[asked.options.model.family]
     recipe = family.recipe(asked.options.model.asked)
     most = family.most_seq_len(recipe)

@@ -61,11 +61,8 @@ class Scale:
         self._runner: Runner | None = None
 
     def weigh(self, found: Plan, candidate: Candidate, limit_s: float = LIMIT_S) -> Outcome:
-        """The outcome of `candidate` under the limits of the plan `found`.
-
-        Raises:
-            StopRequestedError: the user asked to stop.
-        """
+        """The outcome of `candidate` under the limits of the plan `found`. Raises
+        StopRequestedError if the user asked to stop."""
         runner = self._runner_of(found)
         accum = found.space.workload.micro_steps(candidate)
         job = Job(
@@ -108,9 +105,7 @@ def scale(
     """A scale for plans on `card`, with `room` times its memory; no process is left afterwards.
 
     Weighing ends if `gone` becomes true. `context` are bytes of a process by the card's name.
-
-    Raises:
-        UsageError: cards cannot be emulated here.
+    Raises UsageError if cards cannot be emulated here.
     """
     with Emulation(f"1x{card.name}") as cards, ExitStack() as stack:
         cards.know(context)

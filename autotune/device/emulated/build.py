@@ -50,11 +50,8 @@ OLD_DRIVER = "before_r510"
 
 
 def cuda_torch() -> TorchBuild:
-    """This interpreter's torch.
-
-    Raises:
-        UsageError: there is no torch, or it is built without CUDA.
-    """
+    """This interpreter's torch. Raises UsageError if there is no torch, or it is built without
+    CUDA."""
     build = torch_build()
     if build is None:
         raise UsageError("emulated GPUs need torch: pip install torch")

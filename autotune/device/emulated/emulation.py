@@ -54,11 +54,8 @@ class Emulation:
 
     def __init__(self, spec: str, driver: Driver | None = None, mig: int = 0) -> None:
         """Cards as in "8xH100", "4x24GiB" or "1xH100+2xT4", each in `mig` instances if not 0. With
-        two machines, "2x8xH100", only the time of collectives differs.
-
-        Raises:
-            UsageError: an unknown card, no compiler, no room for files, or a torch without CUDA.
-        """
+        two machines, "2x8xH100", only the time of collectives differs. Raises UsageError: an
+        unknown card, no compiler, no room for files, or a torch without CUDA."""
         driver = driver or Driver()
         nodes, each = _machines(spec)
         named = [parse_gpus(part, FLAG) for part in each.split("+")]

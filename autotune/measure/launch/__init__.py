@@ -13,10 +13,8 @@ def checked(
 ) -> Launcher | None:  # fmt: skip
     """The launcher that `text` names, before its start; None if there is none.
 
-    A Slurm job of several nodes has one without a name, unless `nodes` is 1.
-
-    Raises:
-        UsageError: the launcher cannot work here, or the arguments exclude each other.
+    A Slurm job of several nodes has one without a name, unless `nodes` is 1. Raises UsageError if
+    the launcher cannot work here, or the arguments exclude each other.
     """
     from autotune.measure.launch.slurm_job import SlurmJob  # imports psutil
 

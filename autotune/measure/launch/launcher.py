@@ -43,11 +43,7 @@ class Launcher:
         """The processes that run agents, by node; one for all nodes has the key ""."""
 
     def address(self) -> str:
-        """The address by which nodes reach this host.
-
-        Raises:
-            UsageError: it is unknown.
-        """
+        """The address by which nodes reach this host. Raises UsageError if it is unknown."""
         if self._interface is not None:
             return address_of(self._interface)
         return address_towards(self._hosts(), self.name)

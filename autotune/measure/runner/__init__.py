@@ -117,10 +117,7 @@ class Runner(Protocol):
         """The memory that the models of `space` need, found without its devices.
 
         None if it takes longer than `limit_s` or until the `deadline`. Imports that ranks need,
-        too, do not count against `limit_s`.
-
-        Raises:
-            StopRequestedError: the user asked to stop.
+        too, do not count against `limit_s`. Raises StopRequestedError if the user asked to stop.
         """
         ...
 

@@ -175,11 +175,7 @@ class _Server:
                 return f"the fork server sent a {type(other).__name__}"
 
     def fork(self, dial: Dial, log: Path, environment: dict[str, str]) -> LocalProcess:
-        """A new rank.
-
-        Raises:
-            _ServerError: the server could not fork it.
-        """
+        """A new rank. Raises _ServerError if the server could not fork it."""
         everything = full_environment(log, environment)
         with _adopting_orphans():
             try:

@@ -69,10 +69,7 @@ class Node(Protocol):
 
     def prepare(self, engine: str, family: str, stop: Callable[[], bool], deadline: float) -> None:
         """Prepare to start ranks of `engine` with models of `family`; wait until `deadline`.
-
-        Raises:
-            StopRequestedError: the user asked to stop.
-        """
+        Raises StopRequestedError if the user asked to stop."""
         ...
 
     def start(self, task: Task, dial: Dial | None, log: Path) -> RankProcess:

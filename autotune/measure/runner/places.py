@@ -37,10 +37,7 @@ class Places:
 
     def take(self) -> bool:
         """Take seats on nodes that are not lost. Return whether all of them were heard lately.
-
-        Raises:
-            NoNodesError: there are none.
-        """
+        Raises NoNodesError if there are none."""
         self.seats = self._seating.seats(self._slot)
         for node in self.nodes:
             self._baseline_bytes.setdefault(node, node.in_use_bytes())

@@ -57,11 +57,7 @@ class Seating:
         return max((max(counts.values()) for counts in each), default=0)
 
     def seats(self, slot: int) -> Block:
-        """The seats of that slot's group from now on.
-
-        Raises:
-            NoNodesError: none are left.
-        """
+        """The seats of that slot's group from now on. Raises NoNodesError if none are left."""
         with self._lock:
             if slot in self._of and not any(seat.node.lost for seat in self._of[slot]):
                 return self._of[slot]

@@ -252,11 +252,8 @@ class Launches:
                 return failed
 
     def _other(self, job: Job, ranks: Ranks) -> Result | None:
-        """A refusal if the run differs from the request; None if it does not.
-
-        Raises:
-            ModelError: the script could run no candidate as requested.
-        """
+        """A refusal if the run differs from the request; None if it does not. Raises ModelError if
+        the script could run no candidate as requested."""
         candidate, world_size = job.candidate, self._space.workload.world_size
         accum = self._accum(job, ranks)
         if accum is None:
@@ -368,11 +365,8 @@ class Launches:
         return Phase.BUILD if launch.processes else Phase.IMPORT
 
     def _late(self, launch: Launch, job: Job, ranks: Ranks, deadline: float) -> Result | None:
-        """Why the launch cannot go on, though it has not ended.
-
-        Raises:
-            ModelError: no probe was measured, and none will be.
-        """
+        """Why the launch cannot go on, though it has not ended. Raises ModelError if no probe was
+        measured, and none will be."""
         now = time.monotonic()
         if now > deadline:
             slow, needs_s = _too_slow(launch, ranks, job)
@@ -491,11 +485,8 @@ class Launches:
         return ""
 
     def _refused(self, found: Mismatch, candidate: Candidate) -> Result:
-        """The result if the run differs from the request: no measurement of `candidate`.
-
-        Raises:
-            ModelError: the script could run no candidate as requested.
-        """
+        """The result if the run differs from the request: no measurement of `candidate`. Raises
+        ModelError if the script could run no candidate as requested."""
         if found.axis == "ranks":
             raise ModelError(f"--script: {found.says}", "")
         if found.axis == "grad_accum":

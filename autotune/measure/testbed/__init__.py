@@ -19,10 +19,8 @@ REPLAY = "replay:"
 def open_testbed(options: Options) -> Testbed:
     """The testbed that `--device` names. This enters the emulation of an emulated one.
 
-    Names are "auto", "cpu", "cuda", "cuda:0,2", "emulated:8xH100", "replay:FILE.csv".
-
-    Raises:
-        UsageError: the name is none of these, or there is no such device or recording.
+    Names are "auto", "cpu", "cuda", "cuda:0,2", "emulated:8xH100", "replay:FILE.csv". Raises
+    UsageError if the name is none of these, or there is no such device or recording.
     """
     spec = options.devices.device
     if spec.startswith(REPLAY):

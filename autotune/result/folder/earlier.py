@@ -28,10 +28,7 @@ def learn(now: Manifest, asked: str | None, by_default: bool) -> Manifest:
 
     Without `asked`, `by_default` takes the folder around the study of `now`, if it `is_ours`. The
     newest come first. Devices and software have to be the same; emulated devices tell memory
-    alone, scripts only of themselves.
-
-    Raises:
-        UsageError: there is no such folder.
+    alone, scripts only of themselves. Raises UsageError if there is no such folder.
     """
     place = _place(Path(now.folder), asked) if by_default or asked else None
     if place is None:

@@ -120,10 +120,8 @@ class Journal:
     def open(cls, folder: Folder, space: Space, storage: Storage, objective: Objective) -> Journal:
         """Begin the study of `folder` in `storage`, or go on with the one that is there.
 
-        Trials that were running there are told as failed, or with their outcome.
-
-        Raises:
-            UsageError: the study cannot be read back.
+        Trials that were running there are told as failed, or with their outcome. Raises UsageError
+        if the study cannot be read back.
         """
         # Optuna warns of each query without an answer; here one note is enough.
         level = optuna.logging.ERROR if storage.shared else optuna.logging.WARNING

@@ -58,10 +58,8 @@ class Manifest:
     def asked(self, flag: str = "") -> Options:
         """The study's options, checked as those of a command line.
 
-        `flag` is for messages; if empty, `--resume` of the folder.
-
-        Raises:
-            UsageError: this version does not know or accept an option.
+        `flag` is for messages; if empty, `--resume` of the folder. Raises UsageError if this
+        version does not know or accept an option.
         """
         try:
             return Options.from_json(self.options)
@@ -70,11 +68,8 @@ class Manifest:
             raise UsageError(f"{flag}: its options: {error}") from error
 
     def limits(self) -> Limits:
-        """Memory limits. A resumed study keeps them, since its verdicts depend on them.
-
-        Raises:
-            UsageError: the manifest has none.
-        """
+        """Memory limits. A resumed study keeps them, since its verdicts depend on them. Raises
+        UsageError if the manifest has none."""
         try:
             return msgspec.convert(self.space.get("limits"), Limits)
         except ValueError as error:
@@ -124,11 +119,8 @@ def manifest_of(
 
 
 def read(folder: Path, flag: str = "--resume ") -> Manifest:
-    """The manifest of the study in `folder`, which `flag` named.
-
-    Raises:
-        UsageError: there is no study, or this version cannot go on with it.
-    """
+    """The manifest of the study in `folder`, which `flag` named. Raises UsageError if there is no
+    study, or this version cannot go on with it."""
     path = folder / MANIFEST
     try:
         text = path.read_text(encoding="utf-8")
@@ -148,10 +140,7 @@ def read(folder: Path, flag: str = "--resume ") -> Manifest:
 def check(then: Manifest, now: Manifest, accepted: Set[str], flag: str = "--resume") -> Changes:
     """The changes since `then`, all of them `accepted`: by the name of a field, or of its parent.
 
-    `flag` is for messages.
-
-    Raises:
-        UsageError: something else changed.
+    `flag` is for messages. Raises UsageError if something else changed.
     """
     changes = then.changes(now)
     anew = f"start a new study in another folder than {now.folder}"

@@ -34,11 +34,8 @@ class Storage(Protocol):
         ...
 
     def open(self) -> tuple[optuna.Study, int]:
-        """The study, made if there is none, and the number of torn bytes that were cut off.
-
-        Raises:
-            UsageError: the study is damaged, or another folder's.
-        """
+        """The study, made if there is none, and the number of torn bytes that were cut off. Raises
+        UsageError if the study is damaged, or another folder's."""
         ...
 
     def read(self) -> optuna.Study:
@@ -69,10 +66,7 @@ def storage_of(folder: Folder, of: Manifest) -> Storage:
 
 def checked(url: str) -> str:
     """`url` with an absolute path, after a check that it can hold studies. Nothing is written.
-
-    Raises:
-        UsageError: it cannot.
-    """
+    Raises UsageError if it cannot."""
     return _kind(url).checked(url)
 
 
@@ -83,11 +77,8 @@ def place_of(url: str, name: str) -> str:
 
 
 def manifest_in(place: str) -> tuple[str, Manifest]:
-    """The database of `place`, and the manifest of the study there.
-
-    Raises:
-        UsageError: there is no such study, or this version cannot join it.
-    """
+    """The database of `place`, and the manifest of the study there. Raises UsageError if there is
+    no such study, or this version cannot join it."""
     path, query, rest = place.partition("?")
     path, _, name = path.rpartition("/")
     try:

@@ -64,10 +64,8 @@ class Table:
 def load_trials(folder: str | Path) -> pd.DataFrame:
     """All trials of the study in `folder`, one row each, as trials.csv has them.
 
-    Sizes are bytes and times seconds. Columns have the types of `COLUMNS`.
-
-    Raises:
-        UsageError: there is no study, or its trials cannot be read.
+    Sizes are bytes and times seconds. Columns have the types of `COLUMNS`. Raises UsageError if
+    there is no study, or its trials cannot be read.
     """
     path = Path(folder) / "trials.csv"
     try:

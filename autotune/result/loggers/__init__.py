@@ -14,10 +14,7 @@ from autotune.space.space import Limits
 
 def write(name: str, records: Sequence[Record], limits: Limits, folder: Path) -> Path:
     """Write `records` of the study in `folder` anew with the logger `name`; returns the place.
-
-    Raises:
-        OSError: the files cannot be written.
-    """
+    Raises OSError if the files cannot be written."""
     logger = LOGGERS[name].load()
     place: Path = folder / logger.FOLDER
     shutil.rmtree(place, ignore_errors=True)

@@ -138,11 +138,8 @@ class Shown:
 
 
 def read(path: Path) -> Shown:
-    """The study in the folder `path`.
-
-    Raises:
-        UsageError: there is no study, or this version cannot read it.
-    """
+    """The study in the folder `path`. Raises UsageError if there is no study, or this version
+    cannot read it."""
     folder = Folder(path)
     found = manifest.read(path, flag="")
     try:
