@@ -111,7 +111,6 @@ class Runner(Protocol):
             StopRequestedError: the user asked to stop.
             NoNodesError: this runner can run nothing more; the study puts the job off.
         """
-        ...
 
     def trace(self, space: Space, limit_s: float, deadline: float) -> Trace | None:
         """The memory that the models of `space` need, found without its devices.
@@ -119,16 +118,12 @@ class Runner(Protocol):
         None if it takes longer than `limit_s` or until the `deadline`. Imports that ranks need,
         too, do not count against `limit_s`. Raises StopRequestedError if the user asked to stop.
         """
-        ...
 
     def retire(self, until: float) -> None:
         """End the live group, if there is one. Wait until its memory is free, at most `until`."""
-        ...
 
     def kill(self) -> None:
         """End everything at once; for a second Ctrl-C."""
-        ...
 
     def close(self) -> None:
         """End all processes; nothing is probed after it."""
-        ...

@@ -49,48 +49,37 @@ class Node(Protocol):
     @property
     def lost(self) -> str:
         """Why it is lost; empty while it is there. Nothing starts on a lost node."""
-        ...
 
     def heard_since(self, moment: float) -> bool:
         """Whether it gave a sign of life after `moment` of `time.monotonic`."""
-        ...
 
     def in_use_bytes(self) -> tuple[int, ...]:
         """Memory in use on each device, whoever holds it."""
-        ...
 
     def oom_kills(self) -> int:
         """Processes that its kernel has killed for memory. Only differences are meaningful."""
-        ...
 
     def ready(self, engine: str) -> bool:
         """Whether ranks of `engine` start at once, or `prepare` would not help."""
-        ...
 
     def prepare(self, engine: str, family: str, stop: Callable[[], bool], deadline: float) -> None:
         """Prepare to start ranks of `engine` with models of `family`; wait until `deadline`.
         Raises StopRequestedError if the user asked to stop."""
-        ...
 
     def start(self, task: Task, dial: Dial | None, log: Path) -> RankProcess:
         """Start a process. `log` has its output, at its end at the latest."""
-        ...
 
     def succeeded(self) -> None:
         """Learn that ranks came up."""
-        ...
 
     def give_up(self, why: str) -> bool:
         """Learn that ranks did not come up. True if they start in another way from now on."""
-        ...
 
     def kill(self, why: str = "") -> None:
         """End everything but ranks, at once. A node elsewhere is then lost, because of `why`."""
-        ...
 
     def close(self) -> None:
         """End all that the node started; nothing starts after it."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,20 +31,16 @@ class Storage(Protocol):
 
     def exists(self) -> bool:
         """Whether the study is there."""
-        ...
 
     def open(self) -> tuple[optuna.Study, int]:
         """The study, made if there is none, and the number of torn bytes that were cut off. Raises
         UsageError if the study is damaged, or another folder's."""
-        ...
 
     def read(self) -> optuna.Study:
         """The study as it is; nothing is written. Raises all kinds of errors."""
-        ...
 
     def again(self) -> optuna.Study:
         """The study that `open` found, without memory of failed writes."""
-        ...
 
     def together(self) -> AbstractContextManager[None]:
         """A context that sends all writes together at its end; no other process writes.
@@ -53,7 +49,6 @@ class Storage(Protocol):
             UnreachableError: a retry may work, or only the answer got lost.
             OSError: nothing was written.
         """
-        ...
 
 
 def storage_of(folder: Folder, of: Manifest) -> Storage:
