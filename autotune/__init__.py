@@ -53,10 +53,8 @@ def share(vector: str) -> tuple[int, float]:
 
     Multiply the mean loss over these samples by the factor. The mean of all ranks' gradients,
     which DDP and FSDP take, is then that over all samples. The rank is that of torch.distributed
-    if it was initialized, else of the variable RANK.
-
-    Raises:
-        ValueError: the vector has no micro-batch for each rank.
+    if it was initialized, else of the variable RANK. Raises ValueError if the vector has no
+    micro-batch for each rank.
     """
     from autotune.wire.ranks import loss_scale
 

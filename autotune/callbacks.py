@@ -11,8 +11,7 @@ from autotune import step
 
 
 def transformers_callback() -> Any:
-    """A `TrainerCallback` for `Trainer(callbacks=[...])`. Raises ImportError without
-    transformers."""
+    """A `TrainerCallback` for `Trainer(callbacks=[...])`. Needs transformers: ImportError."""
     from transformers import TrainerCallback
 
     class TrainerSteps(TrainerCallback):

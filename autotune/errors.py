@@ -1,5 +1,8 @@
 """Errors of wrong input."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class UsageError(Exception):
     """The input is wrong. The message is one line; the command line ends with exit code 2."""
@@ -12,6 +15,15 @@ class ModelError(Exception):
         super().__init__(message)
         self.traceback = traceback
         """The traceback in the failed process."""
+
+
+@contextmanager
+def refused(what: str, remedy: str = "") -> Iterator[None]:
+    """Turns an OSError into a UsageError about `what` the user named."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{what}: {error.strerror}{remedy}") from error
 
 
 class NoNodesError(Exception):

@@ -61,14 +61,11 @@ class OwnModel:
     loss: Callable[[nn.Module, dict[str, Tensor]], Tensor]
     """The mean loss of a batch. It gets the module, or an engine's wrapper of it."""
     flops_per_token: Callable[[int], float] | None = None
-    """Model FLOPs, forward and backward, per sample and unit of `seq_len`, for a `seq_len`.
-    Without it they are counted."""
+    """FLOPs, forward and backward, per sample and unit of `seq_len`; else they are counted."""
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None
-    """Makes an optimizer instead of AdamW. ZeRO gives it flat shards, so it must not rely on a
-    parameter's shape."""
+    """Makes an optimizer instead of AdamW. ZeRO gives it flat shards, so shapes are lost."""
     blocks: Iterable[nn.Module] | None = None
-    """Parts that FSDP shards, and checkpointing recomputes, on their own; none within another.
-    Without it: the members of the module's lists."""
+    """Parts that FSDP shards, and checkpointing recomputes. Else: members of module lists."""
 
     def __post_init__(self) -> None:
         if isinstance(self.module, type):

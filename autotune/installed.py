@@ -30,8 +30,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 
 
 def missing(package: str) -> str:
-    """A message that `package` (its import's name) is not installed, with the line that installs
-    it; empty if it is installed."""
+    """Says that `package` (its import's name) is not installed, and what installs it; or ""."""
     found = importlib.util.find_spec(package)
     # A mere folder of that name, such as `wandb`, is found, too, but has no origin.
     if found is not None and found.origin is not None:

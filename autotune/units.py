@@ -1,7 +1,6 @@
 """Quantities as people write them: durations, shares, sizes, lists of integers and of words.
 
-Every parser raises `UsageError` with one line. It names the flag, the error and a value that would
-work.
+Every parser raises `UsageError` in one line: the flag, the error, a value that works.
 """
 
 from __future__ import annotations
@@ -26,11 +25,8 @@ _BYTES = {"b": 1} | {
 
 
 def parse_duration_s(text: str, flag: str) -> float:
-    """Seconds in "90s", "30m" or "1.5h".
-
-    Raises:
-        UsageError: not a duration, not above 0, above `LONGEST_S`, or without a unit.
-    """
+    """Seconds in "90s", "30m" or "1.5h". Raises UsageError: not a duration, not above 0, above
+    `LONGEST_S`, or without a unit."""
     number, unit = _split(text)
     if number is None or (unit and unit not in _SECONDS):
         raise UsageError(f"{flag} {text}: not a duration; write it as 90s, 30m or 1.5h")
@@ -46,11 +42,8 @@ def parse_duration_s(text: str, flag: str) -> float:
 
 
 def parse_share(text: str, flag: str) -> float:
-    """Fraction in (0, 1] of "80%" or "0.8".
-
-    Raises:
-        UsageError: not a share, or outside (0 %, 100 %].
-    """
+    """Fraction in (0, 1] of "80%" or "0.8". Raises UsageError: not a share, or outside (0 %, 100
+    %]."""
     number, unit = _split(text)
     if number is None or unit not in ("", "%"):
         raise UsageError(f"{flag} {text}: not a share; write it as 80% or 0.8")
@@ -62,11 +55,8 @@ def parse_share(text: str, flag: str) -> float:
 
 
 def parse_bytes(text: str, flag: str) -> int:
-    """Bytes in "24GiB", "512MiB", "80GB", "1T" (1 TiB) or a bare number of bytes.
-
-    Raises:
-        UsageError: not a size, or below `MIN_CAPACITY_BYTES`.
-    """
+    """Bytes in "24GiB", "512MiB", "80GB", "1T" (1 TiB) or a bare number of bytes. Raises
+    UsageError: not a size, or below `MIN_CAPACITY_BYTES`."""
     number, unit = _split(text)
     if number is None or (unit and unit not in _BYTES):
         raise UsageError(f"{flag} {text}: not a size; write it as 512MiB, 24GiB or 1TiB")
@@ -81,10 +71,7 @@ def parse_bytes(text: str, flag: str) -> int:
 
 def parse_ints(text: str, flag: str, *, least: int = 1) -> tuple[int, ...]:
     """Ascending integers in "1,2,4" or in the closed range "1:64" (or "8:64:8", with a step).
-
-    Raises:
-        UsageError: not integers, an empty or reversed range, or a value below `least`.
-    """
+    Raises UsageError: not integers, an empty or reversed range, or a value below `least`."""
     values: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(-?\d{1,9})(?::(-?\d{1,9})(?::(-?\d{1,9}))?)?\s*", part)

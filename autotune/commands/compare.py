@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from autotune.commands import Run
 from autotune.commands.exits import ExitCode
-from autotune.errors import UsageError
+from autotune.errors import UsageError, refused
 
 
 def compare(
@@ -33,10 +33,8 @@ def compare(
         if html is not None:
             from autotune.result.files import write_whole
 
-            try:
+            with refused(f"--html {html}"):
                 write_whole(html, compare_page(studies))
-            except OSError as error:
-                raise UsageError(f"--html {html}: {error.strerror}") from error
             print(f"Written: {html}")
         return ExitCode.FOUND
 

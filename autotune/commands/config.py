@@ -15,6 +15,7 @@ from autotune.space.options import FLAGS, text_of
 
 SWITCHES = ("dry-run",)
 """Entries of a file that are no options of a study."""
+BESIDE_RESUME = ("--accept-changed", "--allow-busy", "--budget", "--interface", "--nodes")
 
 
 def read_config(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -27,8 +28,12 @@ def read_config(app: App, commands: tuple[str, ...], arguments: ArgumentCollecti
     if not any(argument.name == "--config" for argument in arguments):
         return  # the command has no options of a study
     given = {argument.name for argument in arguments if argument.tokens}
-    if "--resume" in given:
-        _refuse_beside_resume(given)
+    if "--resume" in given and (others := sorted(given - {"--resume", *BESIDE_RESUME})):
+        raise UsageError(
+            f"{others[0]}: a resumed study keeps its options, and takes only"
+            f" {', '.join(BESIDE_RESUME)}; to change one start a new study, with"
+            " --learn-from and this folder"
+        )
     if given & {"--resume", "--join"}:
         return  # the study has its own options
     named = [Path(argument.tokens[0].value) for argument in arguments
@@ -39,21 +44,6 @@ def read_config(app: App, commands: tuple[str, ...], arguments: ArgumentCollecti
     table = _read_table(path, () if named else ("tool", "autotune"))
     texts = {key: _text(path, key, value) for key, value in table.items()}
     Dict(texts, source=str(path), use_commands_as_keys=False)(app, commands, arguments)
-
-
-def _refuse_beside_resume(given: set[str]) -> None:
-    """Refuse options beside --resume: the study has its own.
-
-    Raises:
-        UsageError: an option is given.
-    """
-    able = {"--resume", "--budget", "--accept-changed", "--allow-busy", "--interface", "--nodes"}
-    if others := sorted(given - able):
-        raise UsageError(
-            f"{others[0]}: a resumed study keeps its options, and takes only"
-            f" {', '.join(sorted(able - {'--resume'}))}; to change one start a new study, with"
-            " --learn-from and this folder"
-        )
 
 
 def _nearest_pyproject() -> Path | None:
@@ -82,11 +72,7 @@ def _text(path: Path, key: str, value: object) -> str:
     if key.replace("_", "-") not in known:
         close = difflib.get_close_matches(key, known, 1) or ["budget"]
         raise UsageError(f"{path}: unknown key {key}; did you mean {close[0]}?")
-    if isinstance(value, bool | str | int | float) or _is_list(value):
+    parts = value if isinstance(value, list) else [value]
+    if parts and all(isinstance(item, bool | str | int | float) for item in parts):
         return text_of(value)
     raise UsageError(f"{path}: {key} must be text, a number, true, false or a list of them")
-
-
-def _is_list(value: object) -> bool:
-    parts = value if isinstance(value, list) else []
-    return bool(parts) and all(isinstance(item, bool | str | int | float) for item in parts)

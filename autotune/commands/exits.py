@@ -20,7 +20,7 @@ from autotune.space.axes import meant
 
 
 class ExitCode(IntEnum):
-    """Names are those of `folder.ending.Ending`, if it has them."""
+    """Names are those of `folder.past.Ending`, if it has them."""
 
     FOUND = 0
     INTERNAL = 1

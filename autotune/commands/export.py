@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from autotune.commands import Run
 from autotune.commands.exits import ExitCode, complain
-from autotune.errors import UsageError
+from autotune.errors import refused
 from autotune.units import parse_name
 
 if TYPE_CHECKING:
@@ -47,10 +47,8 @@ def export(
         path = best / "best.json" if best.is_dir() else best
         found = Best.read(path)
         folder = out or path.parent / FOLDER
-        try:
+        with refused(f"--out {folder}"):
             made = write(found, folder, names)
-        except OSError as error:
-            raise UsageError(f"--out {folder}: {error.strerror}") from error
         show(made, folder, sys.stdout)
         for name, exported in made.items():
             for line in exported.warnings:
@@ -66,7 +64,6 @@ def export(
 
 
 def show(made: dict[str, Exported], folder: Path, file: TextIO) -> None:
-    """Print which files were written."""
     for name, exported in made.items():
         print(f"{name:14} {', '.join(exported.files)}", file=file)
     print(f"Written: {folder}", file=file)

@@ -1,5 +1,4 @@
-"""`python -m autotune loader`: whether a data loader keeps up with training, and with how many
-workers."""
+"""`python -m autotune loader`: how many workers a data loader needs to keep up with training."""
 
 from __future__ import annotations
 

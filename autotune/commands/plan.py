@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from autotune.commands import Run
 from autotune.commands.exits import ExitCode, complain
 from autotune.commands.tune import own_flag, take_options
 from autotune.device.cards import parse_gpus
-from autotune.errors import UsageError
+from autotune.errors import UsageError, refused
 from autotune.measure.testbed.lengths import at_longest
 from autotune.result.files import create_folder
 from autotune.space.models.hf import FUSED, replaced_kernels
@@ -249,10 +249,8 @@ def _write(found: Answer, asked: Options, folder: Path, file: TextIO) -> None:
     from autotune.commands.export import show
 
     [row] = found.to_set
-    try:
+    with refused(f"--write {folder}"):
         made = write(row, found.plans[0], asked, folder)
-    except OSError as error:
-        raise UsageError(f"--write {folder}: {error.strerror}") from error
     show(made, folder, file)
     print(start(row, folder), file=file)
     complain(
@@ -275,17 +273,12 @@ def _made(folder: Path | None) -> Iterator[None]:
                 folder.rmdir()
 
 
-@contextmanager
-def _waiting(what: str) -> Iterator[None]:
+def _waiting(what: str) -> AbstractContextManager[object]:
     """Show on a terminal `what` takes so long, until it is done."""
     from autotune.show.report.console import console_for
 
     console = console_for(sys.stderr)
-    if not console.is_terminal:
-        yield
-        return
-    with console.status(what):
-        yield
+    return console.status(what) if console.is_terminal else nullcontext()
 
 
 def _remarks(asked: PlanRequest, found: Answer) -> Iterator[str]:

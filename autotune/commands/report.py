@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from autotune.commands import Run
 from autotune.commands.exits import ExitCode, complain
-from autotune.errors import UsageError
+from autotune.errors import UsageError, refused
 
 if TYPE_CHECKING:
     from autotune.show.view.study import Shown
@@ -72,20 +72,16 @@ def _page(study: Shown, path: Path) -> None:
     from autotune.result.files import write_whole
     from autotune.show.view.page import page
 
-    try:
+    with refused(str(path), "; name another file with --out"):
         write_whole(path, page(study))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}; name another file with --out") from error
     print(f"Written: {path}")
 
 
 def _pictures(study: Shown, folder: Path) -> None:
     from autotune.show.view.pictures import write
 
-    try:
+    with refused(f"--png {folder}"):
         names = write(study, folder)
-    except OSError as error:
-        raise UsageError(f"--png {folder}: {error.strerror}") from error
     print(f"Written: {folder}: {', '.join(names)}")
 
 

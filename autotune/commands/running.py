@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 
 class NothingFoundError(Exception):
-    """A study without a result. `code` is the exit code of the command line; the reason is on
-    stderr."""
+    """A study without a result: its exit code is `code`, and the reason is on stderr."""
 
     def __init__(self, code: int, folder: Path) -> None:
         super().__init__(f"no result in {folder} (exit code {code})")
@@ -48,7 +47,9 @@ def tune(**options: Any) -> Best:
     fields = {flag.name.removeprefix("--").replace("-", "_"): name for name, flag in FLAGS.items()}
     texts = {_known(name, fields): value for name, value in options.items() if value is not None}
     folder = Path(texts.get("out") or default_folder(str(texts.get("model", "gpt")), "python"))
-    given = {name: _plain(value) for name, value in texts.items()} | {"out": str(folder)}
+    lists = {name: list(value) for name, value in texts.items()
+             if isinstance(value, tuple | range | set)}  # fmt: skip
+    given = texts | lists | {"out": str(folder)}
     code = replace(asked(**given), embedded=True)(["autotune.tune"], started)
     if code not in (ExitCode.FOUND, ExitCode.STOPPED):
         raise NothingFoundError(code, folder)
@@ -62,8 +63,3 @@ def _known(name: str, fields: Mapping[str, str]) -> str:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UsageError(f"{name}: unknown option{hint}")
     return fields[name]
-
-
-def _plain(value: Any) -> Any:
-    """`value` as JSON types: sequences become lists."""
-    return list(value) if isinstance(value, tuple | range | set) else value

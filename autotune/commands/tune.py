@@ -146,7 +146,10 @@ def tune(
         )
     if join is not None:
         given = {"resume": resume, "verify": verify, "dry_run": dry_run, "config": config}
-        _check_join(given | options)
+        for name, value in (given | options).items():
+            if value not in (None, False) and name not in _WITH_JOIN | {"budget_s", "out"}:
+                flag = FLAGS[name].name if name in FLAGS else f"--{name.replace('_', '-')}"
+                raise UsageError(f"{flag}: not with --join; leave it out")
     if accept_changed is not None and resume is None and join is None:
         raise UsageError("--accept-changed: only with --resume DIR or --join URL/NAME")
     asked = Options.from_texts({name: _text(name, value) for name, value in options.items()})
@@ -168,14 +171,6 @@ def tune(
         and not options.keys() & {"model", "script"},
         accepted=frozenset(filter(None, (accept_changed or "").replace(" ", "").split(","))),
     )
-
-
-def _check_join(given: dict[str, Any]) -> None:
-    """Refuse options in `given` that the study has already."""
-    for name, value in given.items():
-        if value not in (None, False) and name not in _WITH_JOIN | {"budget_s", "out"}:
-            flag = FLAGS[name].name if name in FLAGS else f"--{name.replace('_', '-')}"
-            raise UsageError(f"{flag}: not with --join; leave it out")
 
 
 def _text(name: str, value: Any) -> str:
@@ -274,7 +269,6 @@ def _weighed(now: Manifest, options: Options, space: Space, device: Device) -> M
 
 
 def _folder(options: Options, device: Device) -> Path:
-    """The default folder of a study."""
     kind = "emulated" if options.devices.emulated else device.kind
     return default_folder(options.subject, kind)
 
@@ -305,7 +299,6 @@ def _with_storage(options: Options) -> Options:
 
 
 def _resume(asked: Tune, argv: list[str], held: ExitStack) -> Setup:
-    """The study in a folder, to be resumed."""
     from autotune.result.folder import manifest
 
     assert asked.resume is not None

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from autotune.commands import Run
 from autotune.commands.exits import ExitCode, complain
-from autotune.errors import UsageError
+from autotune.errors import UsageError, refused
 
 if TYPE_CHECKING:
     from autotune.result.best import Verified
@@ -38,10 +38,7 @@ def verify(
 
 def train(path: Path, steps: int, limit_s: float, *, embedded: bool = False) -> int:
     """Verify the result in `path`, write the outcome there, and print it; returns the exit code.
-
-    Raises:
-        UsageError: there is no result, or it cannot be trained here.
-    """
+    Raises UsageError if there is no result, or it cannot be trained here."""
     from dataclasses import replace
     from shutil import rmtree
 
@@ -69,10 +66,8 @@ def train(path: Path, steps: int, limit_s: float, *, embedded: bool = False) -> 
         stop.restore()
         if not kept:
             rmtree(logs, ignore_errors=True)
-    try:
+    with refused(str(path)):
         replace(found, verified=verified).write(path)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
     of_script = found.command is not None
     print("\n".join(lines(verified, asked=found.asked.get("phase_args"), of_script=of_script)))
     if kept:
@@ -84,14 +79,11 @@ def _logs(path: Path) -> Path:
     """A new folder beside the result in `path`, kept if the run broke."""
     import tempfile
 
-    try:
+    with refused(str(path.parent)):
         return Path(tempfile.mkdtemp(prefix="verify-", dir=path.parent))
-    except OSError as error:
-        raise UsageError(f"{path.parent}: {error.strerror}") from error
 
 
 def exit_of(found: Verified) -> ExitCode:
-    """The exit code for `found`."""
     if found.cannot_tell:
         return ExitCode.NO_MEASUREMENT
     return ExitCode.FOUND if found.passed else ExitCode.NOT_VERIFIED

@@ -23,10 +23,8 @@ def open_device(spec: str, *, for_torch: bool = False, mixed: bool = False) -> D
     "cuda:0,2" are positions, in this order, among the devices that CUDA_VISIBLE_DEVICES leaves.
     "auto" is cuda if there is a visible CUDA device, else cpu. An emulation is entered. With
     `for_torch`, this interpreter's torch must be able to use the devices. `mixed` takes all that
-    are visible, alike or not, unless they are named.
-
-    Raises:
-        UsageError: `spec` has another form, or names a missing or unusable device.
+    are visible, alike or not, unless they are named. Raises UsageError if `spec` has another form,
+    or names a missing or unusable device.
     """
     match = re.fullmatch(r"auto|cpu|cuda(?::(\d+(?:,\d+)*))?|emulated:.+", spec)
     if match is None:

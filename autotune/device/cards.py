@@ -17,8 +17,6 @@ from autotune.units import parse_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """One kind of GPU."""
-
     name: str
     memory_bytes: int
     flops_per_s: float | None = None
@@ -91,19 +89,14 @@ CARDS = (
 
 @dataclass(frozen=True)
 class Gpus:
-    """The value of `--gpus`."""
-
     counts: tuple[int, ...]
     """Numbers of GPUs, ascending; several for a table of them."""
     card: Card
 
 
 def parse_gpus(text: str, flag: str = "--gpus") -> Gpus:
-    """GPUs in "8xH100", "4x80GiB", "1,2,4x32GiB" or "RTX4090".
-
-    Raises:
-        UsageError: the text has another form, or names an unknown card.
-    """
+    """GPUs in "8xH100", "4x80GiB", "1,2,4x32GiB" or "RTX4090". Raises UsageError if the text has
+    another form, or names an unknown card."""
     if of_nodes := re.fullmatch(r"\s*(\d{1,5})\s*[xX*×]\s*(\d{1,5})\s*[xX*×]\s*(.+)", text):
         several = f"{int(of_nodes[1]) * int(of_nodes[2])}x{of_nodes[3]}"
         raise UsageError(f"{flag} {text}: write {several}; eight of more GPUs share a machine")

@@ -82,8 +82,7 @@ class CpuDevice:
         }
 
     def shares(self, groups: int, ranks: int) -> Sequence[CpuDevice]:
-        """Shares with cores of their own, so that groups do not disturb each other's timing. The
-        limits divide memory."""
+        """Shares with cores of their own, so that groups do not disturb each other."""
         if groups == 1:
             return [self]
         usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
@@ -172,9 +171,8 @@ def _processor(proc: Path) -> tuple[str, set[str]]:
 def _groups(controller: str, proc: Path, cgroups: Path) -> Iterator[Path]:
     """Folders of our cgroup and those above it, innermost first, in the trees with `controller`.
 
-    /proc/self/cgroup has one line "number:controllers:path" for each tree; number 0 is v2's. Only
-    the host may know the path. Its folders are then missing here, and the walk ends at the mount
-    point, the container's own cgroup.
+    /proc/self/cgroup has one line "number:controllers:path" for each tree; number 0 is v2's. In a
+    container its folders may be missing: the walk then ends at the mount point.
     """
     for line in _read(proc / "self" / "cgroup").splitlines():
         number, controllers, path = line.split(":", 2)

@@ -24,8 +24,7 @@ _CROWDED = 0.5
 
 
 class Crowding:
-    """Whether others use the cores that this process may run on. It is looked at once, at the
-    first question. Others within a cgroup's quota do not show."""
+    """Whether others use our cores; looked at once. Others within a cgroup's quota do not show."""
 
     def __init__(self, wanted: int) -> None:
         self._wanted = wanted
@@ -64,8 +63,7 @@ def usable_cores() -> Sequence[int]:
 
 
 def _cores_of_others(usable: Sequence[int], seconds: float) -> float:
-    """How many of those cores other processes than this one and its children keep busy, over so
-    many seconds."""
+    """How many of those cores other programs keep busy, over so many seconds."""
     own_s, began, busy_s = _own_s(), time.monotonic(), _busy_s(usable)
     time.sleep(seconds)
     busy_s, took_s = _busy_s(usable) - busy_s, time.monotonic() - began

@@ -80,8 +80,7 @@ class CudaDevice:
             self.remark = f"{remark}{'; ' if remark else ''}{_UNIFIED}"
 
     def in_use_bytes(self) -> tuple[int, ...]:
-        """Memory of processes. The driver's own is left out if NVML tells it apart (version 2 of
-        its function)."""
+        """Memory of processes, without the driver's own if NVML tells it apart (version 2)."""
         return tuple(_used_bytes(unit) for unit in self._units)
 
     def other_processes(self) -> tuple[BusyProcess, ...]:
@@ -141,7 +140,7 @@ class CudaDevice:
         version = _ask(nvml.nvmlSystemGetCudaDriverVersion)  # 12080 is 12.8
         return ({"emulated": True} if emulating() else {}) | {
             "kind": self.kind,
-            "driver": _text(_ask(nvml.nvmlSystemGetDriverVersion) or ""),
+            "driver": _ask(nvml.nvmlSystemGetDriverVersion) or "",
             "cuda_driver": None
             if version is None
             else f"{version // 1000}.{version % 1000 // 10}",
@@ -190,7 +189,7 @@ def sensors_of(device: Device, ranks: int, own: Callable[[], Collection[int]]) -
 
 def unfit_torch() -> str:
     """Why this interpreter's torch cannot use NVIDIA's GPUs here; empty if it can. NVML is on."""
-    driver = _text(_ask(nvml.nvmlSystemGetDriverVersion) or "?")
+    driver = _ask(nvml.nvmlSystemGetDriverVersion) or "?"
     return unfit(torch_build(), driver, _ask(nvml.nvmlSystemGetCudaDriverVersion) or 99000)
 
 
@@ -230,17 +229,14 @@ def _spec(positions: Iterable[int]) -> str:
 
 
 def _gpus() -> list[Gpu]:
-    """All GPUs that NVML lets us open, in PCI order.
-
-    Raises:
-        NVMLError: there are GPUs, but none can be opened.
-    """
+    """All GPUs that NVML lets us open, in PCI order. Raises NVMLError if there are GPUs, but none
+    can be opened."""
     found: list[Gpu] = []
     refused: list[nvml.NVMLError] = []
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            gpu = Gpu(_text(nvml.nvmlDeviceGetUUID(handle)), _units(handle))
+            gpu = Gpu(nvml.nvmlDeviceGetUUID(handle), _units(handle))
             for unit in gpu.units:
                 _info(0, unit)  # a unit without an answer cannot be used
             found.append(gpu)
@@ -254,11 +250,11 @@ def _gpus() -> list[Gpu]:
 def _units(gpu: Any) -> tuple[Unit, ...]:
     mode = _ask(nvml.nvmlDeviceGetMigMode, gpu)  # [current, pending]
     if mode is None or not mode[0]:
-        return (Unit(_text(nvml.nvmlDeviceGetUUID(gpu)), gpu, gpu),)
+        return (Unit(nvml.nvmlDeviceGetUUID(gpu), gpu, gpu),)
     slots = range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu))
     handles = [_ask(nvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, slot) for slot in slots]
     return tuple(
-        Unit(_text(nvml.nvmlDeviceGetUUID(handle)), handle, gpu)
+        Unit(nvml.nvmlDeviceGetUUID(handle), handle, gpu)
         for handle in handles
         if handle is not None
     )
@@ -314,7 +310,7 @@ def _info(index: int, unit: Unit) -> DeviceInfo:
     return DeviceInfo(
         index=index,
         uuid=unit.uuid,
-        name=_text(nvml.nvmlDeviceGetName(unit.handle)),
+        name=nvml.nvmlDeviceGetName(unit.handle),
         capacity_bytes=_memory(unit) or psutil.virtual_memory().total,
         bf16=major >= 8,  # Ampere: CUDA programming guide, "Compute Capabilities"
         fp8=(major, minor) >= (8, 9),  # Ada and later, as torch's products need
@@ -376,8 +372,3 @@ def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
         nvml.NVMLLibraryMismatchError,  # from drivers before R510 for functions with a version
     ):
         return None
-
-
-def _text(value: str | bytes) -> str:
-    """NVML's text: bytes in old versions of its Python package."""
-    return value.decode() if isinstance(value, bytes) else value

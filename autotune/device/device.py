@@ -59,22 +59,17 @@ class Device(Protocol):
 
     def in_use_bytes(self) -> tuple[int, ...]:
         """Memory in use now on each device, whoever holds it."""
-        ...
 
     def other_processes(self) -> tuple[BusyProcess, ...]:
         """Processes that hold device memory now (asked before any rank of ours exists)."""
-        ...
 
     def rank_environment(self, world_size: int) -> dict[str, str]:
         """Environment variables of every rank for its device and its threads."""
-        ...
 
     def energy(self) -> EnergyCounters: ...
 
     def shares(self, groups: int, ranks: int) -> Sequence[Device]:
         """The devices of each of `groups`, with so many ranks each, that run at once."""
-        ...
 
     def fingerprint(self) -> dict[str, Any]:
         """Names, capacities and driver, which must be equal to compare two measurements."""
-        ...

@@ -10,16 +10,12 @@ from autotune.units import gib
 
 BUSY_SHARE = 0.05
 BUSY_BYTES = 2 * 2**30
-"""A study refuses to start if others hold more than `BUSY_SHARE` of a device and more than this. A
-desktop takes 6 % of a small card."""
+"""Others may hold no more than `BUSY_SHARE` and this. A desktop takes 6 % of a small card."""
 
 
 def check_idle(device: Device, allow_busy: bool) -> None:
-    """Refuse a device that somebody else uses: memory and time would not be ours.
-
-    Raises:
-        UsageError: others hold more of a chosen device than they may, and `allow_busy` is off.
-    """
+    """Refuse a device that somebody else uses: memory and time would not be ours. Raises
+    UsageError if others hold more of a chosen device than they may, and `allow_busy` is off."""
     if allow_busy:
         return
     processes = device.other_processes()

@@ -92,8 +92,7 @@ class Config(ByRank, Settings, Shape):
 
     @property
     def splits(self) -> dict[str, int] | None:
-        """Degrees of tp, pp and cp: seen ones, else requested ones. None if neither explain how
-        ranks share the model."""
+        """Degrees of tp, pp and cp: seen, else requested ones; None if neither fit the ranks."""
         seen = {name: (self.degrees or {}).get(name, 1) for name in ("tp", "pp", "cp")}
         for found in (seen, {name: getattr(self, name) for name in seen}):
             if self.replicas * math.prod(found.values()) == self.world_size:
@@ -211,8 +210,7 @@ class Measured:
     rows: Positive | None = None
     """Rows of each sample that a script's model gets; None for one."""
     joules_per_token: Rate | None = None
-    """Energy of all devices in the timed steps. On the CPU it is the host's processors', with all
-    programs."""
+    """Energy of all devices in the timed steps; on the CPU the host's, with all programs."""
     real_share: Ceiling | None = None
     """Share of a batch's tokens that are no padding; None if all samples have one length. Steps
     and rates are those of the mix of lengths, and count no padding. They are expected values if
@@ -328,8 +326,7 @@ class Best:
     limits: BestLimits
     objective: Objective
     dtypes: dict[str, Held] | None = None
-    """Dtypes in which the engine holds, computes and sends between ranks; unknown for a script's
-    own engine."""
+    """Dtypes in which the engine holds, computes and sends; unknown for a script's own."""
     sure: Sure | None = None
     repeats: Repeats | None = None
     unconfirmed: Unconfirmed | None = None
@@ -341,8 +338,7 @@ class Best:
     same_batch: tuple[Cell, ...] = ()
     """The best of every micro_batch at the depth, length and global batch of `config`."""
     update_share: Share | None = None
-    """Share of the optimizer's update in a step; a larger batch makes it smaller. None unless two
-    accumulations of `config` were measured."""
+    """Share of the update in a step. None unless two accumulations of `config` were measured."""
     trials: dict[str, Count]
     """Trials of the search by verdict, and the number of `FINALS`."""
     candidates: Positive | None = None
@@ -350,8 +346,7 @@ class Best:
     prediction: PeakErrors | None = None
     verified: Verified | None = None
     unseen: tuple[Phase, ...] | None = None
-    """Evaluation and saving, if they were not seen in the runs of `config`; None for
-    recordings."""
+    """Evaluation and saving, if not seen in the runs of `config`; None for recordings."""
     routing: Routed | None = None
     """How tokens were spread over experts: in the timed steps, then in those after them, whose
     peak counts, too. None of a model without experts, and of scripts that may have none."""
@@ -377,11 +372,8 @@ class Best:
         return str(self.fingerprint["kind"])
 
     def deepspeed(self) -> dict[str, Any]:
-        """DeepSpeed's config as it was probed.
-
-        Raises:
-            UsageError: DeepSpeed was not the engine.
-        """
+        """DeepSpeed's config as it was probed. Raises UsageError if DeepSpeed was not the
+        engine."""
         if "deepspeed" not in self.exports:
             raise UsageError(f"best.json: {self.config.engine} was the engine, and not deepspeed")
         return copy.deepcopy(self.exports["deepspeed"])
@@ -415,8 +407,7 @@ class Best:
 
     @property
     def known(self) -> set[str] | None:
-        """Fields of `config` that a script was told, or was seen to have; None for other models:
-        all are known."""
+        """Fields of `config` that a script was told or seen to have; None: all are known."""
         if self.command is None:
             return None
         asked = self.asked
@@ -486,12 +477,8 @@ class Best:
 
     @classmethod
     def read(cls, path: Path) -> Best:
-        """The content of `path`; unknown fields are ignored.
-
-        Raises:
-            UsageError: the file cannot be read, or a field has another type or value than
-                declared.
-        """
+        """The content of `path`; unknown fields are ignored. Raises UsageError if the file cannot
+        be read, or a field has another type or value than declared."""
         try:
             if path.stat().st_size > MOST_BYTES:
                 raise UsageError(f"{path}: not a best.json: it has over {MOST_BYTES >> 20} MiB")
@@ -547,7 +534,7 @@ def _checked(document: Any) -> Best:
     found = msgspec.convert(document, Best)
     if "schema_version" not in document:
         raise ValueError("$: missing required field `schema_version`")
-    for where, config in _configs(document, "$"):
+    for where, config in _configs(document):
         _check_config(where, config)
     if found.trials.keys() - {FINALS} != set(Verdict):
         raise ValueError("$.trials: has to count each verdict, finals, and nothing else")
@@ -559,14 +546,14 @@ def _checked(document: Any) -> Best:
     return found
 
 
-def _configs(value: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _configs(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """All configurations of a document of the declared types, with their paths."""
     for name in ("cells", "ties", "pareto", "same_batch"):
         for place, part in enumerate(value.get(name, ())):
-            yield f"{where}.{name}[{place}].config", part["config"]
-    yield f"{where}.config", value["config"]
+            yield f"$.{name}[{place}].config", part["config"]
+    yield "$.config", value["config"]
     if following := (value.get("sure") or {}).get("next"):
-        yield f"{where}.sure.next", following
+        yield "$.sure.next", following
 
 
 def _check_config(where: str, config: dict[str, Any]) -> None:

@@ -25,9 +25,8 @@ confirmed one. Finals are slower than the search, by 1 to 12 % in results/sample
 on a warm machine, and the best looked best partly by luck. The margin grows if probes of one
 candidate spread by more than half of it."""
 AGREE, MOST_AGREE = 0.15, 0.25
-"""Measurements of one candidate agree if they differ by at most the first share. Noisy studies
-allow two standard deviations of their finals, up to the second share. The first covers the usual
-difference of finals and search."""
+"""Measurements of one candidate agree if they differ by at most the first share, as finals and
+search do. Noisy studies allow two standard deviations, up to the second share."""
 
 NOISY = 0.05
 """If probes of one candidate differ by this share, so may tied candidates, beyond `MAX_TIE`."""
@@ -50,7 +49,6 @@ class Certainty:
     next: Candidate | None
     """The likeliest best one beside it."""
     next_best: float = 0.0
-    """Probability that `next` is the best."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +78,6 @@ Unconfirmed = Literal[
     "other finals were slower",
     "emulated GPUs",
 ]
-"""Why a result is not confirmed."""
 MEASURED_UNCONFIRMED: tuple[Unconfirmed, ...] = (
     "its measurements differ",
     "other finals were slower",
@@ -108,8 +105,7 @@ class Choice:
     cells: tuple[Record, ...]
     """The best of every (depth, seq_len) in which anything fits, ascending."""
     pareto: tuple[Record, ...] = ()
-    """The Pareto front of speed and energy among candidates that fit; the fastest first. Empty if
-    energy is unknown."""
+    """The Pareto front of speed and energy, the fastest first. Empty if energy is unknown."""
     same_batch: tuple[Record, ...] = ()
     """If the global batch is given: the best of every micro_batch in the cell of `record`."""
     certainty: Certainty | None = None
@@ -191,8 +187,6 @@ def winner(
 
 
 def _with_phases(record: Record, launches: Sequence[Record]) -> Record:
-    """`record`, with the phases of its `launches` for phases. Not every candidate has such a
-    launch, so the choice does without them."""
     each = [r.outcome.phases for r in launches if r.candidate == record.candidate]
     if not each:
         return record
@@ -205,8 +199,7 @@ def _with_phases(record: Record, launches: Sequence[Record]) -> Record:
 
 
 def repeats_in(records: Iterable[Record]) -> Repeats | None:
-    """The spread of finals; None if there are too few. Probes of the search do not count: they are
-    faster by a bias."""
+    """The spread of finals; None if there are too few. Probes of the search have a bias."""
     steps: defaultdict[Candidate, list[float]] = defaultdict(list)
     for record in records:
         if record.purpose == "final" and record.outcome.verdict is Verdict.OK:
@@ -218,11 +211,9 @@ def repeats_in(records: Iterable[Record]) -> Repeats | None:
 
 
 def agree(records: Sequence[Record], workload: Workload, repeats: Repeats | None) -> bool:
-    """Whether one candidate's finals agree with each other, and with its search unless lengths
-    differ.
+    """Whether one candidate's finals agree, and with its search unless lengths differ.
 
-    `repeats` are its study's. A search that was slower than two agreeing finals was disturbed, and
-    does not count.
+    `repeats` are its study's. A search slower than two agreeing finals was disturbed.
     """
     seen: dict[str, list[float]] = {"final": [], "search": []}
     for record in records:
@@ -255,6 +246,7 @@ def pool(rounds: Sequence[Record], workload: Workload) -> Record:
         return first
     outcomes = [r.outcome for r in rounds]
     measured = [r.measured for r in rounds]
+    powers_w = [m.mean_power_w for m in measured if m.mean_power_w is not None]
     sums = {name: sum(getattr(each, name) for each in outcomes) for name in _SUMMED}
     outcome = replace(
         first.outcome,
@@ -272,7 +264,7 @@ def pool(rounds: Sequence[Record], workload: Workload) -> Record:
             compilations=max(m.compilations for m in measured),
             shape_compile_s=max(m.shape_compile_s for m in measured),
             ran=_pooled_run([m.ran for m in measured]),
-            mean_power_w=_pooled_power_w([m.mean_power_w for m in measured]),
+            mean_power_w=statistics.median(powers_w) if powers_w else None,
             phases=InPhase.largest([m.phases for m in measured]),
             rank_bytes=[max(each) for each in zip(*(m.rank_bytes for m in measured), strict=True)],
         ),
@@ -336,9 +328,8 @@ def _select_final(
     repeats: Repeats | None,
     rounds: Mapping[Candidate, int],
 ) -> tuple[Record, tuple[Record, ...]]:
-    """`_select` among `finals`. The noise is the standard error of a difference. A candidate that
-    is slower than another by more cannot win. One that is faster than the winner is tied with
-    it."""
+    """`_select` among `finals`, by the standard error of a difference. A candidate that is slower
+    by more cannot win; a faster one than the winner is tied with it."""
     leader = max(finals, key=measured)
     spread = repeats.spread if repeats is not None else 0.0
 
@@ -359,8 +350,7 @@ def _select_final(
 
 
 def _noise(one: Measurement, other: Measurement) -> float:
-    """The share by which two tied candidates may differ: their half widths, added as variances; at
-    most `MAX_TIE`."""
+    """The share by which tied candidates may differ: half widths as variances, to `MAX_TIE`."""
     return min(math.hypot(one.step.half_width, other.step.half_width), MAX_TIE)
 
 
@@ -400,8 +390,7 @@ def _same_batch(
 
 
 def _pareto(measured: list[Record], objective: Objective) -> tuple[Record, ...]:
-    """The Pareto front of work per second and work per joule. The objective defines the work:
-    tokens would always prefer the shallowest model."""
+    """The Pareto front of work per second and per joule, by the objective's work."""
     counted: Objective = "tokens_per_s" if objective == "tokens_per_joule" else objective
     known = [
         (r.measured.value(counted), r.measured.value(counted) / power_w, r)
@@ -432,11 +421,6 @@ def _pooled_run(ran: Sequence[Ran | None]) -> Ran | None:
     if not known:
         return None
     return replace(known[-1], waiting_share=max(each.waiting_share for each in known))
-
-
-def _pooled_power_w(rounds: list[float | None]) -> float | None:
-    known = [power_w for power_w in rounds if power_w is not None]
-    return statistics.median(known) if known else None
 
 
 def _pooled_conditions(rounds: list[Conditions]) -> Conditions:

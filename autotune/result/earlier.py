@@ -39,8 +39,7 @@ class Earlier:
 
 
 def seen_in(records: Sequence[Record]) -> list[EarlierProbe]:
-    """The last measurement of each candidate. `records` are in the order of time, so a final is
-    later than its search."""
+    """The last measurement of each candidate, by time: a final is later than its search."""
     found: dict[Candidate, EarlierProbe] = {}
     for record in records:
         if (measured := record.outcome.measurement) is not None:

@@ -56,10 +56,7 @@ def write_whole(path: Path, text: str) -> None:
 def hold(folder: Path) -> Iterator[None]:
     """Keep every other study out of `folder`. The kernel frees the lock of a dead process.
 
-    The lock's file says which process holds it.
-
-    Raises:
-        UsageError: a process holds it already.
+    The lock's file says which process holds it. Raises UsageError if a process holds it already.
     """
     path = folder / LOCK
     held = _locked(path)
@@ -129,11 +126,8 @@ def default_folder(model: str, device_kind: str) -> Path:
 
 
 def refuse_used_folder(folder: Path | None) -> None:
-    """Check that `--out` names a new or an empty folder.
-
-    Raises:
-        UsageError: it names a file, or a folder that is not empty.
-    """
+    """Check that `--out` names a new or an empty folder. Raises UsageError if it names a file, or
+    a folder that is not empty."""
     if folder is None or not folder.exists():
         return
     if not folder.is_dir() or {path.name for path in folder.iterdir()} - _BEFORE_MANIFEST:
@@ -147,10 +141,8 @@ def refuse_used_folder(folder: Path | None) -> None:
 def create_folder(folder: Path, flag: str = "--out") -> Path:
     """Create `folder` and its parents, and check that files can be written in it.
 
-    `flag` is the user's flag for it. A new parent is marked as `OURS`, but for `RESULTS`.
-
-    Raises:
-        UsageError: it cannot be created or written in.
+    `flag` is the user's flag for it. A new parent is marked as `OURS`, but for `RESULTS`. Raises
+    UsageError if it cannot be created or written in.
     """
     try:
         if not folder.parent.exists():
@@ -168,8 +160,7 @@ def create_folder(folder: Path, flag: str = "--out") -> Path:
 
 
 def is_ours(place: Path) -> bool:
-    """Whether studies in `place` are the user's own. It is `RESULTS`, or autotune made it for this
-    user."""
+    """Whether studies in `place` are the user's own: `RESULTS`, or made for this user."""
     with suppress(OSError):
         if place.resolve() == RESULTS.resolve():
             return True

@@ -9,8 +9,7 @@ from autotune.result.best import Best
 
 
 def other_hardware(best: Best, on: Device | None = None) -> str:
-    """How `on` differs from the hardware of `best`; empty if it does not. Without `on`, this
-    machine is compared, which may be one of several nodes."""
+    """How `on`, or this machine, differs from the hardware of `best`; empty if it does not."""
     kind, measured = best.device_kind, best.fingerprint.get("devices")
     if not isinstance(measured, dict):
         return "it does not say what it was measured on"

@@ -46,8 +46,7 @@ def best_of(
     provenance: dict[str, Any],
     command: list[str] | None = None,
 ) -> Best:
-    """The content of best.json for `choice`. `records` are all of the study. `trials` counts those
-    of the search by verdict, and the finals."""
+    """The content of best.json for `choice`, of a study with these `records`."""
     records = list(records)
     counts = Counter(r.outcome.verdict for r in records if r.purpose == "search")
     emulated = bool(fingerprint.get("devices", {}).get("emulated"))
@@ -99,8 +98,7 @@ def unmeasured(
     replicas: int | None = None,
     **provenance: Any,
 ) -> Best:
-    """The content of best.json if `candidate` were the winner, without measurements. `replicas`
-    share the global batch."""
+    """best.json if `candidate` were the winner, unmeasured; `replicas` share the global batch."""
     nothing = Measured(
         tokens_per_s=0.0, samples_per_s=0.0, model_flops_per_s=0.0,
         step_s=StepTime(0.0, 0.0, 0.0, 0), peak_bytes=PeakBytes(0, 0, 0, 0), share_of_capacity=0.0,
@@ -125,8 +123,7 @@ def unmeasured(
 def _exports(
     candidate: Candidate, workload: Workload, device_kind: str, environment: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """The engine's configuration, by its package, and the ranks' settings of the CUDA allocator:
-    the candidate's, else the user's own."""
+    """The engine's configuration, and the allocator's settings: the candidate's or the user's."""
     engine, conf = engine_of(workload, candidate), candidate.alloc_conf
     config = engine.config(candidate, workload, device_kind)
     found = {str(engine.package): config} if config else {}
@@ -192,8 +189,7 @@ def _cell(record: Record, space: Space, choice: Choice) -> Cell:
 def _config(
     candidate: Candidate, workload: Workload, ran: Ran | None = None, replicas: int | None = None
 ) -> Config:
-    """`candidate` as requested of `replicas`, or as it `ran`. Values that a script is not told
-    are 1."""
+    """`candidate` as requested, or as it `ran`. Values that a script is not told are 1."""
     length, batch = candidate.seq_len, candidate.micro_batch
     data_parallel = (ran and ran.data_parallel) or replicas or workload.replicas(candidate)
     if ran is None:
@@ -277,7 +273,6 @@ def unseen(phases: Mapping[str, InPhase]) -> tuple[Phase, ...]:
 
 
 def peak_phase(phases: Mapping[str, InPhase]) -> Phase | None:
-    """The phase with the largest peak; None if that is training."""
     name = phase_of_peak(phases, "device_bytes", sys.maxsize)
     return _phase(name) if name not in ("", TRAIN) else None
 

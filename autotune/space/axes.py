@@ -101,8 +101,7 @@ _LIKE = 0.7
 
 
 def meant(name: str, known: Collection[str]) -> str | None:
-    """The `known` name that `name` stands for: the axis that others call so, else the most similar
-    name."""
+    """The `known` name that `name` stands for: another name of it, else the most similar."""
     plain = name.lower().replace("-", "_")
     for axis, names in _OTHERS_NAMES.items():
         if plain in names and axis in known:

@@ -65,8 +65,7 @@ class Candidate(ByRank, Settings, Shape):
 
     @property
     def key(self) -> str:
-        """Canonical name, e.g. `d4-s256-b8-z0-none-none`, with all other values that differ from
-        plain."""
+        """Canonical name, e.g. `d4-s256-b8-z0-none-none`, with other values that are not plain."""
         first = (
             f"d{self.depth}-s{self.seq_len}-b{self.micro_batch}"
             f"-z{self.zero_stage}-{self.offload}-{self.checkpointing}"
@@ -78,8 +77,7 @@ class Candidate(ByRank, Settings, Shape):
 
     @property
     def exists(self) -> bool:
-        """Whether stage and offload are possible together. Stage 0 offloads nothing; only stage 3
-        offloads weights."""
+        """Whether stage and offload go together: 0 offloads nothing, only 3 offloads weights."""
         least_stage = {"none": 0, "optimizer": 1, "all": 3}
         return self.zero_stage >= least_stage[self.offload]
 

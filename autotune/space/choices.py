@@ -1,5 +1,4 @@
-"""Samplers, launchers and loggers that a word on the command line may choose: one file and one row
-each.
+"""Samplers, launchers and loggers that a word may choose: one file and one row each.
 
 A module is imported when it is chosen: it is heavy, or needs a package of its own.
 """
@@ -17,16 +16,12 @@ from autotune.units import parse_name
 
 @dataclass(frozen=True)
 class Plugin:
-    """One row."""
-
     module: str
     package: str | None = None
-    """The package that it needs."""
     argument: str | None = None
     """The name of the argument after its name and a colon."""
 
     def load(self) -> Any:
-        """Its module."""
         return importlib.import_module(self.module)
 
     @property
@@ -44,7 +39,6 @@ SAMPLERS = {
 }
 """Modules with a function `make(space, predictor, objective, seed)`."""
 SAMPLER = "frontier"
-"""The default."""
 
 LAUNCHERS = {
     "slurm": Plugin("autotune.measure.launch.slurm"),
@@ -66,11 +60,8 @@ LOGGERS = {
 
 
 def parse_loggers(text: str, flag: str) -> tuple[str, ...]:
-    """The trackers that `text` names.
-
-    Raises:
-        UsageError: a tracker is unknown, or not installed.
-    """
+    """The trackers that `text` names. Raises UsageError if a tracker is unknown, or not
+    installed."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for name in names:
         if why := LOGGERS[parse_name(name, flag, known=tuple(LOGGERS))].missing:
@@ -79,11 +70,8 @@ def parse_loggers(text: str, flag: str) -> tuple[str, ...]:
 
 
 def parse_launch(text: str, flag: str) -> str:
-    """`text`, which names a launcher with its argument.
-
-    Raises:
-        UsageError: the launcher is unknown, or its argument is missing.
-    """
+    """`text`, which names a launcher with its argument. Raises UsageError if the launcher is
+    unknown, or its argument is missing."""
     name, colon, argument = text.partition(":")
     row = LAUNCHERS[parse_name(name, flag, known=tuple(LAUNCHERS))]
     if row.argument and not argument:

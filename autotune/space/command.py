@@ -57,7 +57,6 @@ class Command:
     given: Mapping[str, str]
     """Values by `--set`."""
     folder: Path
-    """The folder in which it starts."""
     phase_args: str = ""
     """Words after the command that make it evaluate and save soon."""
 
@@ -119,11 +118,8 @@ class Command:
 
     @cached_property
     def files(self) -> dict[str, str]:
-        """Texts of the user's files with placeholders, by their own placeholder.
-
-        Raises:
-            UsageError: a file cannot be read, or has no placeholder.
-        """
+        """Texts of the user's files with placeholders, by their own placeholder. Raises UsageError
+        if a file cannot be read, or has no placeholder."""
         found = {}
         for name in _PLACEHOLDER.findall(self.template):
             if name.startswith(_OWN_FILE):
@@ -149,8 +145,7 @@ class Command:
 
     @property
     def ranks(self) -> int | None:
-        """The number of ranks that a launcher starts here; None if the command does not name
-        it."""
+        """The number of ranks that a launcher starts here; None if it is not in the command."""
         words = shlex.split(self.template)
         for word, following in itertools.pairwise([*words, ""]):
             found = _RANKS.fullmatch(word)
@@ -184,8 +179,7 @@ class Command:
     ) -> tuple[dict[str, str], list[str]]:
         """Variables and words of the command for `candidate`; `files` are paths by name.
 
-        `replicas` of the model share a global batch; None for the requested number. A word that is
-        one empty placeholder is left out.
+        `replicas` share a global batch; None as requested. An empty placeholder is left out.
         """
         values = self.values(candidate, workload, seed, replicas) | dict(files)
         words = [(word, _filled(word, values)) for word in shlex.split(self.template)]
@@ -314,11 +308,8 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def parse_own(text: str, flag: str) -> dict[str, tuple[str, ...]]:
-    """Own axes as "attn=sdpa,eager;fused=0,1;lanes=1:8".
-
-    Raises:
-        UsageError: the text has another form, or names an axis twice.
-    """
+    """Own axes as "attn=sdpa,eager;fused=0,1;lanes=1:8". Raises UsageError if the text has another
+    form, or names an axis twice."""
     found: dict[str, tuple[str, ...]] = {}
     why = 'write a name once, and its values: "attn=sdpa,eager"'
     for name, values in _pairs(text, flag, why):
@@ -338,11 +329,8 @@ def _whole(value: str, flag: str) -> Sequence[str]:
 
 
 def parse_set(text: str, flag: str) -> dict[str, str]:
-    """Values of placeholders as "lr=1e-4;data=/data".
-
-    Raises:
-        UsageError: the text has another form.
-    """
+    """Values of placeholders as "lr=1e-4;data=/data". Raises UsageError if the text has another
+    form."""
     return dict(_pairs(text, flag, "write lr=1e-4"))
 
 

@@ -10,9 +10,8 @@ dp = ranks / (tp x pp x cp). These divisions must have no remainder; sources are
 - seq_len by 2 x cp, whose halves share causal work evenly; and by tp with sequence parallelism
   (both).
 
-Memory: "Reducing Activation Recomputation" (arXiv 2205.05198, section 4). Of the 34 parts that a
-layer keeps, tp cuts 24, and all with sequence parallelism. The first stage of a pipeline keeps as
-much as the whole model would.
+Memory: "Reducing Activation Recomputation" (arXiv 2205.05198, section 4). Of a layer's 34 parts tp
+cuts 24, and all with sequence parallelism. A first stage keeps as much as the model.
 
 Time: "Efficient Large-Scale Language Model Training" (arXiv 2104.04473, sections 2.2 and 3.2). The
 bubble is (pp - 1) / m of the work of m micro-batches. Four times in a micro-step tp adds up a
@@ -35,8 +34,7 @@ _CUT_BY_TP = 24 / 34
 _SENT_BY_TP = 4
 """Sums of a layer's activations in a micro-step, forward and backward."""
 _SENT_BY_CP = 3
-"""Passes of keys and values round the ring in a micro-step: one forward; with their gradients two
-backward."""
+"""Passes of keys and values round the ring in a micro-step: one forward, two backward."""
 _SENT_BY_EP = 4
 """Times that tokens go to experts, or come back."""
 _OF_A_NODE = 8
@@ -130,15 +128,13 @@ def _of_weights(workload: Workload, c: Candidate) -> float:
 
 
 def bubble(c: Candidate, micro_steps: int) -> float:
-    """Time of a pipeline's ranks as a multiple of their work. A script that does not accumulate
-    cuts its micro-batch instead."""
+    """A pipeline's time as a multiple of its work. Without accumulation micro-batches are cut."""
     parts = micro_steps if micro_steps > 1 else c.micro_batch
     return 1 + (c.pp - 1) / parts
 
 
 def sent_bytes(workload: Workload, c: Candidate) -> float:
-    """Bytes that a rank sends for its degrees in a micro-step. Those between machines count
-    `_SLOWER` times."""
+    """Bytes that a rank sends in a micro-step; `_SLOWER` times those between machines."""
     if c.ranks_a_replica * c.ep == 1:
         return 0.0
     shape, number_bytes = workload.shape(c.depth), 4 if workload.dtype == "fp32" else 2

@@ -51,11 +51,9 @@ Drawn = list[list[Rows]]
 
 @dataclass(frozen=True, kw_only=True)
 class LengthMix:
-    """A histogram of lengths, in tokens. A sample longer than a candidate's seq_len is cut to
-    it."""
+    """A histogram of lengths, in tokens. Longer samples than seq_len are cut to it."""
 
     file: str
-    """The source file."""
     samples: int
     lengths: tuple[int, ...]
     """Ascending. At most `MOST_BINS`: means of ranges, if the file has more."""
@@ -63,8 +61,7 @@ class LengthMix:
     distinct: int
     """Number of lengths in the file."""
     by_tokens: bool = False
-    """Whether a batch holds samples of similar lengths: as many as fit, with padding, in
-    micro_batch x seq_len tokens."""
+    """Whether a batch holds similar lengths: as many as fit in micro_batch x seq_len tokens."""
     run_steps: int = RUN_STEPS
     """Optimizer steps of the run, over which the time to compile is spread."""
 
@@ -76,8 +73,7 @@ class LengthMix:
         cls, file: str, histogram: Mapping[int, int], *, by_tokens: bool = False,
         run_steps: int = RUN_STEPS,
     ) -> LengthMix:  # fmt: skip
-        """The mix of a `histogram`: numbers of samples by length. Its ranges hold about as many
-        tokens each; the longest length stays."""
+        """The mix of a `histogram`, samples by length, in ranges of about as many tokens."""
         bins = dict(histogram) if len(histogram) <= MOST_BINS else _binned(histogram)
         ordered = sorted(bins)
         return cls(
@@ -105,8 +101,7 @@ class LengthMix:
         return _mean_power(self, 1, seq_len)
 
     def weighted_mean(self, seq_len: int) -> int:
-        """The mean length, weighted by tokens. At this length, costs that are linear in it, such
-        as FLOPs a token, are those of the mix."""
+        """The mean length by tokens, at which linear costs, such as FLOPs, are the mix's."""
         return round(_mean_power(self, 2, seq_len) / self.mean(seq_len))
 
     def batches(self, candidate: Candidate, ranks: int) -> Batches:
@@ -129,8 +124,7 @@ class LengthMix:
 
 @dataclass(frozen=True, kw_only=True)
 class Batches:
-    """Batches of `micro_batch` samples, padded to their longest: to a multiple, or to the next
-    bucket."""
+    """Batches of `micro_batch` samples, padded from the longest to a multiple or bucket."""
 
     mix: LengthMix
     ranks: int
@@ -151,8 +145,7 @@ class Batches:
 
     @cached_property
     def padded_share(self) -> float:
-        """The expected tokens of a micro-step's slowest rank, as a share of micro_batch x seq_len:
-        ranks wait for the one with the longest sample."""
+        """The expected tokens of the slowest rank, as a share of micro_batch x seq_len."""
         return self._padded(self.micro_batch * self.ranks) / self.seq_len
 
     @cached_property
@@ -162,8 +155,7 @@ class Batches:
 
     @cached_property
     def ends(self) -> list[int]:
-        """The lengths of `buckets`, ascending; else empty. They make the longest batch of all
-        ranks as short as possible in the mean."""
+        """The lengths of `buckets`, ascending, with the shortest longest batches; else empty."""
         if not self.buckets:
             return []
         chances = defaultdict[int, float](float)
@@ -193,8 +185,7 @@ class Batches:
         return found
 
     def worst(self) -> Rows:
-        """The batch that needs the most memory: the longest samples, one of them padded, so there
-        is a mask if the model takes one."""
+        """The batch that needs the most memory: the longest samples, one padded for a mask."""
         most = min(self.mix.longest, self.seq_len)
         return [[most]] + [[max(1, most - 1)]] * (self.micro_batch - 1)
 
@@ -292,8 +283,7 @@ class _LikeAll(Batches):
 
 
 class _Packed(_LikeAll):
-    """Rows of seq_len tokens that hold several samples. Each goes to the fullest row with room:
-    best fit, the longest first."""
+    """Rows of seq_len tokens that hold several samples, by best fit, the longest first."""
 
     @cached_property
     def _all(self) -> list[Rows]:
@@ -372,8 +362,7 @@ def _packed(lengths: Sequence[int], seq_len: int) -> Rows:
 
 
 def _best_ends(chances: Sequence[tuple[int, float]], number: int) -> list[int]:
-    """At most `number` of these lengths, the last among them. If each length is padded to the next
-    of them, the mean is the shortest."""
+    """At most `number` of the lengths, with the last; padding to them is the least."""
     import numpy as np  # late: --help does without
 
     lengths = np.array([length for length, _ in chances], dtype=float)

@@ -18,12 +18,10 @@ from autotune.wire.stopping import Interval, interval
 
 Objective = Literal["flops", "tokens_per_s", "samples_per_s", "tokens_per_joule"]
 Purpose = Literal["search", "final", "phases"]
-"""The purpose of a probe. "phases" is a launch of a script with --phase-args: it has peaks, but no
-speed."""
+"""The purpose of a probe. "phases" is a launch with --phase-args: it has peaks, no speed."""
 
 DISTURBED_SHARE = {"cpu": 0.15, "cuda": 0.5}
-"""If others take more than this share of processor time, a timing is disturbed. On CUDA it is
-larger, since the host only feeds the device."""
+"""More of others' processor time disturbs a timing; on CUDA the host only feeds the device."""
 DISTURBED_DEVICE_SHARE = 0.15
 """The same of a GPU's time."""
 MOST_SLICES = 16
@@ -71,10 +69,8 @@ class Measurement:
     peaks: Peaks
     """The largest over ranks; `host_bytes` is the sum over the ranks of this host."""
     disturbed_share: float
-    """Share of processor time, or of device time if more, that others took of the timed
-    interval."""
+    """Share of processor time, or of device time if more, that others took."""
     conditions: Conditions
-    """The conditions of rank 0."""
     kernels: str = ""
     """Kernels that computed attention, by torch's names, if torch's own function was called."""
     compile_s: float = 0.0
@@ -84,13 +80,11 @@ class Measurement:
     shape_compile_s: float = 0.0
     """Seconds of compiling each shape of a mix."""
     spread_s: float = 0.0
-    """Seconds a step for compiling all shapes of a mix, spread over the run. Rates include it,
-    `step` does not."""
+    """Seconds a step to compile a mix's shapes, spread over the run; in rates, not in `step`."""
     ran: Ran | None = None
     """The real run of a user's script."""
     joules_per_token: float | None = None
-    """Energy of all devices, or of the host's processors with all their users; None if it was not
-    measured."""
+    """Energy of all devices, or of the host's processors with all users; None if unknown."""
 
     @property
     def mean_power_w(self) -> float | None:
@@ -105,8 +99,7 @@ class Measurement:
     phases: dict[str, InPhase] = field(default_factory=dict)
     """Peaks by phase, if a script was seen to do more than train."""
     rank_bytes: tuple[int, ...] = ()
-    """Peak of each rank's device, where capacities differ. `peaks` are then told for the smallest
-    device: as the same share of that."""
+    """Peak of each rank's device, where capacities differ; `peaks` are of the smallest."""
 
     @property
     def cost_s(self) -> Interval:
@@ -131,8 +124,6 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeEnd:
-    """How a probe ended."""
-
     verdict: Verdict
     reason: str = ""
     peaks: Peaks | None = None
@@ -156,7 +147,6 @@ class ProbeEnd:
 
     @property
     def ended(self) -> dict[str, Any]:
-        """The fields of `ProbeEnd`, by name."""
         return {each.name: getattr(self, each.name) for each in fields(ProbeEnd)}
 
 
@@ -184,8 +174,7 @@ class Outcome(ProbeEnd):
     predicted_high_bytes: int | None = None
     """The prediction before it ran, with a 95 % interval."""
     attempts: int = 1
-    """Number of runs: more than 1 if the machine disturbed the timing, or a warm group ran out of
-    memory."""
+    """Number of runs: more than 1 after a disturbance, or a warm group without memory."""
 
     @property
     def put_off(self) -> bool:
@@ -227,8 +216,7 @@ class Record:
 
     @property
     def _unsupported(self) -> tuple[str, ...]:
-        """The axes whose values are unsupported together. If the rank does not know them: stage,
-        offload, and all axes that are not plain."""
+        """The axes unsupported together; if the rank does not know, all that are not plain."""
         return self.outcome.unsupported or tuple(
             name
             for name in OTHER_AXES
@@ -277,8 +265,7 @@ def measurement(
     phases: Mapping[str, InPhase] | None = None,
     rank_bytes: Sequence[int] = (),
 ) -> Measurement:
-    """The measurement for `step` seconds per optimizer step at that mean power, of `candidate` or
-    of the script's real run."""
+    """The measurement for `step` seconds per optimizer step, requested or as it `ran`."""
     samples = workload.step_samples(candidate) if ran is None else ran.samples
     tokens = workload.step_tokens(candidate) if ran is None else ran.tokens
     spread_s = 0.0
@@ -321,8 +308,7 @@ def in_slices(step_s: Sequence[float], scale: float = 1.0) -> tuple[float, ...]:
 
 
 def others_share(seen: Conditions) -> float:
-    """Share of processor time, or of device time if more, that others and the hypervisor took of
-    the timed interval."""
+    """Share of processor or device time that others and the hypervisor took."""
     others_s = max(0.0, seen.busy_cpu_s - seen.own_cpu_s) + seen.steal_cpu_s
     share = min(1.0, others_s / seen.interval_cpu_s) if seen.interval_cpu_s > 0 else 0.0
     return max(share, seen.others_share or 0.0)
@@ -331,8 +317,7 @@ def others_share(seen: Conditions) -> float:
 def step_cost_for(
     value: float, candidate: Candidate, workload: Workload, objective: Objective
 ) -> float:
-    """Seconds per step at which `candidate` reaches `value` of the objective; joules for an
-    objective of energy."""
+    """Seconds, or joules, per step at which `candidate` reaches `value` of the objective."""
     samples, tokens = workload.step_samples(candidate), workload.step_tokens(candidate)
     flops = tokens * workload.flops_per_token(candidate)
     work = {
@@ -356,8 +341,7 @@ def judge(
     offloaded_bytes: int = 0,
     phases: Mapping[str, InPhase] | None = None,
 ) -> tuple[Verdict, str]:
-    """Whether measured `peaks` are within `limits`, and the reason if they are not.
-    `offloaded_bytes` are those that offload moved to the host, over all ranks."""
+    """Whether `peaks` are within `limits`, and why not; all ranks moved `offloaded_bytes`."""
 
     def during(field: str, above: int) -> str:
         phase = phase_of_peak(phases or {}, field, above)

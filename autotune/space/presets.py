@@ -1,8 +1,7 @@
 """Commands of known trainers, with their placeholders, which `--script` may name by a word.
 
-Flags: torchtitan 0.3 (config/manager.py, config/configs.py, trainer.py), Megatron-LM with
-megatron-core 0.19 (megatron/training/arguments.py). The user's flags after the word replace those
-of the same name.
+Flags: torchtitan 0.3 (config/manager.py, config/configs.py, trainer.py), megatron-core 0.19
+(megatron/training/arguments.py). The user's flags replace those of the same name.
 """
 
 from __future__ import annotations
@@ -54,10 +53,8 @@ _GRAPHED = "graph_trainer"
 def expanded(text: str, flag: str) -> str:
     """The command that `text` stands for, with the user's further words; other texts as they are.
 
-    Known are "torchtitan:llama3_8b", "torchtitan:my.module:config" and "megatron".
-
-    Raises:
-        UsageError: the module of a torchtitan config is unknown.
+    Known are "torchtitan:llama3_8b", "torchtitan:my.module:config" and "megatron". Raises
+    UsageError if the module of a torchtitan config is unknown.
     """
     first, _, rest = text.strip().partition(" ")
     if first == "megatron":

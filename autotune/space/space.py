@@ -64,8 +64,7 @@ class Space:
     fixed: tuple[Fixed, ...]
 
     def asked_for(self, ran: Candidate) -> Candidate | None:
-        """The requested candidate for a script's real run `ran`, if it is one of these. The script
-        itself chooses values that it is not told."""
+        """The requested candidate for a script's run `ran`, which chose what it was not told."""
         searched = [name for name, values in self.axes.items() if len(values) > 1]
         if not self.workload.of_script:
             return ran if ran in self.candidates else None
@@ -96,8 +95,7 @@ class Space:
 
     @cached_property
     def opening(self) -> tuple[Build, ...]:
-        """The build in the middle, and those that differ from it in one axis, or in stage and
-        offload. Every value occurs, and its effect can be told from those of others."""
+        """The middle build, and those that differ in one axis, or in stage and offload."""
         depths = sorted({b.depth for b in self.builds})
         stages = sorted({(b.zero_stage, b.offload) for b in self.builds})
         zero_stage, offload = stages[0]

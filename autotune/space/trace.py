@@ -29,8 +29,7 @@ MOST_MICRO_BATCHES = 17
 
 
 Traits = tuple[str, str, str, str, str]
-"""Checkpointing, attention, loss, dtype of the weights, and of the frozen ones: they decide what a
-model keeps for its backward pass."""
+"""What decides, beside the depth, how much a model keeps for its backward pass."""
 
 
 def _traits_of(of: Candidate | Build, workload: Workload) -> Traits:
@@ -44,8 +43,7 @@ def _weights(of: Candidate | Build, workload: Workload) -> str:
 
 
 def _models(workload: Workload, of: Candidate | Build) -> list[ModelSpec]:
-    """The shallow models of a build, with its traits and the dtype of its weights. They are not
-    compiled."""
+    """The shallow models of a build, with its traits and dtype of weights, not compiled."""
     checkpointing, attention, loss, weights, base = _traits_of(of, workload)
     plain = Build(
         depth=of.depth, checkpointing=checkpointing, attention=attention, loss=loss,
@@ -56,7 +54,6 @@ def _models(workload: Workload, of: Candidate | Build) -> list[ModelSpec]:
 
 
 def _looked_at(space: Space) -> tuple[int, ...]:
-    """The lengths to trace."""
     workload = space.workload
     lengths = sorted(set(space.axes["seq_len"]))
     return FAMILIES[workload.family].looked_at(workload.recipe, lengths)
@@ -121,8 +118,9 @@ class Trace:
     def held(self, space: Space) -> Array:
         """Bytes between steps: weights, optimizer state, and gradients that stay."""
         held = np.empty(len(space.candidates))
+        known = _known([each.held_bytes for each in self.answer.models])
         for where in _curves(space):
-            held[where] = self._deep(space, where[0], self._held)
+            held[where] = self._deep(space, where[0], known)
         return held
 
     def peaks(self, space: Space) -> Array:
@@ -130,11 +128,12 @@ class Trace:
         peaks = np.empty(len(space.candidates))
         known = self.asked.seq_lens
         sizes = np.array([_as_at(known, c) for c in space.candidates])
+        updates = _known([each.update_bytes for each in self.answer.models])
         for where in _curves(space):
             seq_len = space.candidates[where[0]].seq_len
             length = known.index(seq_len) if seq_len in known else -1
             # A deep model may peak at another moment than shallow ones, so all moments count.
-            update = self._deep(space, where[0], self._updates)
+            update = self._deep(space, where[0], updates)
             found = [
                 self._along_sizes(sizes[where], self._deep(space, where[0], at[:, length]))
                 for at in self._peaks
@@ -143,8 +142,7 @@ class Trace:
         return peaks
 
     def over_state(self, space: Space) -> Array:
-        """Bytes at the peak over weights and optimizer state: activations, temporaries, and
-        gradients, whether they stay between steps or not."""
+        """Bytes at the peak over weights and optimizer state: activations, gradients, others."""
         over = self.peaks(space) - self.held(space)
         if self.asked.gradients_stay:
             over += [
@@ -164,8 +162,7 @@ class Trace:
         return along
 
     def _deep(self, space: Space, place: int, of_shallow: Array) -> Array:
-        """The value of the candidate in that `place`; the first axis of `of_shallow` are shallow
-        models."""
+        """The value of the candidate in that `place`; `of_shallow` is [shallow model][...]."""
         c = space.candidates[place]
         shares = np.array(space.workload.shares(c.depth, c.checkpointing))
         places = np.array(self._places(space.workload, c), dtype=int)
@@ -189,14 +186,6 @@ class Trace:
     @cached_property
     def _asked(self) -> dict[str, int]:
         return {repr(each): place for place, each in enumerate(self.asked.models)}
-
-    @cached_property
-    def _held(self) -> Array:
-        return _known([each.held_bytes for each in self.answer.models])
-
-    @cached_property
-    def _updates(self) -> Array:
-        return _known([each.update_bytes for each in self.answer.models])
 
     @cached_property
     def _peaks(self) -> list[Array]:

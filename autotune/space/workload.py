@@ -41,11 +41,8 @@ class GlobalBatch:
 
 
 def parse_global_batch(text: str, flag: str) -> GlobalBatch:
-    """A global batch in tokens ("65536tok") or samples ("256").
-
-    Raises:
-        UsageError: the text is neither, or below 1.
-    """
+    """A global batch in tokens ("65536tok") or samples ("256"). Raises UsageError if the text is
+    neither, or below 1."""
     match = re.fullmatch(r"\s*(\d{1,15})\s*(tok|tokens|samples)?\s*", text)
     if match is None or int(match[1]) < 1:
         raise UsageError(f"{flag} {text}: write tokens as 65536tok or samples as 256")
@@ -78,8 +75,7 @@ class Workload:
     nodes: int = 1
     """Number of machines."""
     routing: list[str] = field(default_factory=list)
-    """How tokens spread over experts: `ROUTINGS` of the timed steps and of those that follow, or
-    `OWN`. Empty for a model without experts."""
+    """How tokens spread over experts: `ROUTINGS`, or `OWN`. Empty without experts."""
     eval_batch: int = 0
     """Samples of a rank's evaluation batch; 0 for none."""
     save: str = ""
@@ -95,7 +91,6 @@ class Workload:
 
     @property
     def family(self) -> str:
-        """The row of `models.FAMILIES` of the model."""
         return family_name(self.model)
 
     @property
@@ -117,8 +112,7 @@ class Workload:
 
     @property
     def may_have_phases(self) -> bool:
-        """Whether it is a script that may evaluate and save by itself: the winner's is waited
-        for."""
+        """Whether it is a script that may evaluate and save by itself, which is waited for."""
         return self.of_script and not (self.recorded or self.recipe.get("phase_args"))
 
     @property
@@ -230,11 +224,8 @@ class Workload:
         return replace(self, world_size=replicas * of.ranks_a_replica) if replicas else self
 
     def micro_steps(self, candidate: Candidate) -> int:
-        """`grad_accum` of a candidate that divides the global batch.
-
-        Raises:
-            ValueError: it does not divide it.
-        """
+        """`grad_accum` of a candidate that divides the global batch. Raises ValueError if it does
+        not divide it."""
         accum = self.grad_accum(candidate)
         if accum is None:
             raise ValueError(f"{candidate.key} does not divide the global batch")
@@ -256,8 +247,7 @@ class Workload:
         return rows if batches is None else rows * batches.samples / candidate.micro_batch
 
     def step_tokens(self, candidate: Candidate) -> float:
-        """Mean tokens of one optimizer step, without padding. Raises ValueError as `micro_steps`
-        does."""
+        """Mean tokens of one optimizer step, without padding. Raises as `micro_steps` does."""
         rows, batches = self.global_batch_samples(candidate), self.batches(candidate)
         if batches is None:
             return float(rows * candidate.seq_len)
@@ -285,8 +275,7 @@ class Workload:
         return shape.flops_per_token(length)
 
     def padded_share(self, candidate: Candidate) -> float:
-        """The expected padded length of a micro-step's batches, as a share of seq_len. Ranks wait
-        for the one with the longest sample."""
+        """The expected padded length of the slowest rank's batches, as a share of seq_len."""
         batches = self.batches(candidate)
         return 1.0 if batches is None else batches.padded_share
 

@@ -42,9 +42,7 @@ class Probed:
 
     outcome: Outcome
     starts_s: Sequence[float] = ()
-    """Seconds of each group start."""
     compiles_s: Sequence[float] = ()
-    """Seconds of each compilation."""
     put_off: bool = False
     """The outcome says nothing of the candidate, e.g. since a node was lost."""
     suspect: bool = False

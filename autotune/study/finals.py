@@ -64,7 +64,6 @@ class Finals:
         self.lacked_s = 0.0
         """Seconds of the round for which the budget had no time; 0 if there was time."""
         self.under_way = False
-        """Whether a turn runs."""
         self._ended = False
         self._turns = 0
         self._had_none = False
@@ -73,9 +72,8 @@ class Finals:
     def turn(self, *, waits: bool = False) -> Generator[NextWork, None, int]:
         """Have the slots make rounds; returns their number.
 
-        A candidate that does not fit in its final makes room for the next best. If it `waits`, the
-        winner is launched for phases that no launch showed. Such a launch takes at most as long as
-        the study did before.
+        A candidate that does not fit makes room for the next best. If it `waits`, the winner is
+        launched for unseen phases, for at most as long as the study took before.
         """
         self._waits, self._has_phases = waits, waits or self._has_phases
         self._made, self._ended = 0, False
@@ -98,8 +96,7 @@ class Finals:
         return self._made
 
     def needed_s(self) -> float:
-        """Seconds for the remaining finals; once they are settled, for one of what the search may
-        still find."""
+        """Seconds for the remaining finals; if they are settled, for one more."""
         finalists = self._finalists()
         closing_s = CLOSING_S + (self._phases_s(finalists[0].candidate) if finalists else 0.0)
         if self._had_none and not finalists:

@@ -93,8 +93,7 @@ class Judge:
         )
 
     def _step(self, job: Job, ran: Interval) -> Interval:
-        """A step of the real schedule. If lengths differ and only the longest `ran`, it is scaled
-        to the expected batches."""
+        """A step of the real schedule; the longest that `ran` are scaled to expected batches."""
         workload = self._space.workload
         if job.mixed:
             cycle_steps = workload.cycle_steps(job.candidate, job.micro_steps)

@@ -69,8 +69,7 @@ class Ledger:
 
     @property
     def untried(self) -> list[tuple[str, Any]]:
-        """Searched axes, each with a value of which no record tells. Micro-batches are left out:
-        their neighbours tell of them."""
+        """Searched axes, but for micro_batch, each with a value of which no record tells."""
         known = [r.candidate for r in self.all if not r.outcome.put_off]
         return [
             (name, value)
@@ -96,8 +95,7 @@ class Ledger:
             self.predictor.observe(record.candidate, record.outcome, final=final)
 
     def take(self, records: Sequence[Record]) -> list[Record]:
-        """Learn records of an earlier run or another process; returns the records that they
-        settle."""
+        """Learn records of others or an earlier run; returns those that they settle."""
         for record in records:
             if record.purpose == "search" and not record.outcome.put_off:
                 self.opened.close(record.candidate)
@@ -240,12 +238,10 @@ class Ledger:
         ]
 
     def finals_of(self, candidate: Candidate) -> list[Record]:
-        """Final rounds of `candidate`."""
         return [r for r in self.finals if r.candidate == candidate]
 
     def needed_step_s(self, candidate: Candidate) -> float | None:
-        """Seconds per step above which `candidate` is worse than the incumbent. If lengths differ,
-        this is a step of the longest samples."""
+        """Seconds per step, of the longest samples, above which `candidate` is worse."""
         incumbent = self.incumbent
         if incumbent is None or self._objective == "tokens_per_joule":  # seconds do not tell
             return None
@@ -262,7 +258,6 @@ class Ledger:
         return sum(r.outcome.verdict.broke for r in self.records[since:])
 
     def promising(self, last: int) -> bool:
-        """Whether one of the `last` records fits."""
         return any(r.outcome.verdict == Verdict.OK for r in self.records[-last:])
 
     def _avoid_fragile(self, record: Record) -> None:

@@ -35,7 +35,6 @@ class Neighbours:
         self.in_turns = True
         self.compared = False
         self._one_at_a_time: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        """A lock for each machine."""
         self._awaited = 0
         """Number of groups that wait to begin their steps together; 0 if none need to."""
         self._together = threading.Event()
@@ -44,10 +43,7 @@ class Neighbours:
     @contextmanager
     def turn(self, machine: str) -> Iterator[None]:
         """Wait until a group on `machine` may make its steps; it makes them in this context.
-
-        Raises:
-            StopRequestedError: the user asked to stop.
-        """
+        Raises StopRequestedError if the user asked to stop."""
         if self._awaited:
             with self._counting:
                 self._awaited -= 1
@@ -91,7 +87,7 @@ class Neighbours:
             self._reporter.probing("search", work.job.candidate, work.until_s, slot.number)
             return slot, replace(
                 # A repeat would be alone.
-                work, attempts=1, told=lambda probed: told(slot, probed), excused=_nothing
+                work, attempts=1, told=lambda probed: told(slot, probed), excused=lambda: None
             )  # fmt: skip
 
         yield next_work
@@ -108,7 +104,3 @@ class Neighbours:
             f"probes at the same time slow each other down: steps take {times:.3f} times as long;"
             f" groups {then}"
         )
-
-
-def _nothing() -> None:
-    pass

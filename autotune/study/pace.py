@@ -25,7 +25,6 @@ class Pace:
 
     def __init__(self, workload: Workload, device_kind: str, options: Options) -> None:
         self.rule = rule_for(device_kind, options)
-        """The stopping rule of the search."""
         self.final_rule = rule_for(device_kind, options, final=True)
         self._workload = workload
         self._starts_s: defaultdict[str, list[float]] = defaultdict(list)
@@ -59,8 +58,7 @@ class Pace:
         return statistics.median(whole) if whole else self.rule.timed_limit_s
 
     def learn(self, candidate: Candidate, probed: Probed) -> None:
-        """Learn the group starts of a probe. The budget may have cut one short: a start then takes
-        longer than that."""
+        """Learn the group starts of a probe; one that the budget cut short takes longer."""
         cut = probed.outcome.verdict is Verdict.SKIPPED
         known_s = self.start_s(candidate) if cut else 0.0
         self._compiles_s += probed.compiles_s

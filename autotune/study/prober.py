@@ -33,11 +33,9 @@ SUSTAIN_S, FINAL_S, FULL_BUDGET_S = 3.0, 10.0, 600.0
 """On CUDA: seconds of steps before a group is first timed, seconds of timing in a final, and the
 budget for both. Smaller budgets have less, in proportion."""
 EMULATED_S = 1.0
-"""Seconds of timing at most on an emulated device. Its time is a model's, and more of it tells no
-more."""
+"""Most seconds of timing on an emulated device, whose time is a model's."""
 ENERGY_S = {"cpu": 0.5, "cuda": 3.0}
-"""The least seconds of timing for an objective of energy. A GPU's counter moves ten times a
-second."""
+"""The least seconds of timing for energy: a GPU's counter moves ten times a second."""
 PAY_BACK = 2.0
 """A group stays up until its probes took this many times its start."""
 
@@ -103,10 +101,7 @@ class Prober:
     ) -> Probed:
         """Run `job` until the machine leaves it in peace, or until `attempts` were made.
 
-        `until_s` is on the budget's clock.
-
-        Raises:
-            StopRequestedError: the user asked to stop.
+        `until_s` is on the budget's clock. Raises StopRequestedError if the user asked to stop.
         """
         tally = Tally(started_s=self._clock.elapsed_s())
         repeats_until_s = tally.started_s + REPEATS_SHARE * self._clock.budget_s
@@ -156,7 +151,6 @@ class Prober:
             self._group_probe_s += result.report.warmup_s + result.report.timed_s
 
     def _disturbances(self, outcome: Outcome, last: Result) -> set[str]:
-        """The disturbances of `outcome`, after the `last` attempt."""
         found = outcome.measurement
         if found is None or outcome.verdict.bounds_memory:
             report = last.report
@@ -170,8 +164,7 @@ class Prober:
         return {name for name, is_so in seen.items() if is_so}
 
     def _calmer(self, first: Outcome | None, second: Outcome) -> Outcome:
-        """The attempt to keep: the surer one about memory, else the calmer one. If memory was
-        short in the first, the second ran in a fresh group."""
+        """The attempt to keep: the surer about memory, as in a fresh group, else the calmer."""
         if first is None:
             return second
         memory = first.verdict.bounds_memory or second.verdict.bounds_memory

@@ -53,14 +53,12 @@ class Records:
             self.reporter.note(f"skipped {len(skipped)}: {skipped[0].outcome.reason}")
 
     def add_final(self, record: Record) -> None:
-        """Record a round of the finals."""
         self.ledger.add(record)
         self.journal.add_final(record)
         self.reporter.told(record, self.ledger.incumbent)
 
     def learn(self, news: News) -> bool:
-        """Learn the results of other processes, and close the candidates that they probe. True if
-        this process may have something else to do now."""
+        """Learn the results of other processes, and close what they probe. True if any matters."""
         ledger = self.ledger
         skipped = ledger.take(news.records)
         self.journal.append([*news.records, *skipped])
@@ -77,8 +75,7 @@ class Records:
         return changed
 
     def wait(self, go_on: Callable[[], bool]) -> bool:
-        """Wait for a result of another process, also one that came while finals ran. False if none
-        will come, or `go_on` says no."""
+        """Wait for a result of another process, also an earlier one. False if none will come."""
         changed = self.unsearched
 
         def idle(news: News) -> bool:

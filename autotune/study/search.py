@@ -79,7 +79,6 @@ class Search:
         self._earlier = 0
         self._again: list[Candidate] = []
         self._rounds: dict[Slot, _Round] = {}
-        """The round of each slot."""
         self._why = ""
         self._runs = 0
         """Turns of the search; finals come between them."""
@@ -88,8 +87,7 @@ class Search:
     def restore(self, suspects: set[Candidate], interrupted: Sequence[Candidate]) -> None:
         """Go on from the records of an earlier run, which the ledger has.
 
-        The `interrupted` candidates come first. The `suspects`, in whose probes the study died,
-        come last.
+        The `interrupted` candidates come first; `suspects`, in whose probes the study died, last.
         """
         self._earlier = len(self._ledger.records)
         self._ledger.opened.avoid(suspects)
@@ -127,7 +125,6 @@ class Search:
         return made
 
     def _next(self, free: Sequence[Slot]) -> tuple[Slot, Work] | None:
-        """The next probe, and its slot."""
         while True:
             slot = next((slot for slot in free if self._left(slot)), free[0])
             if self._waits():
@@ -202,8 +199,7 @@ class Search:
 
     @property
     def _start_s(self) -> float:
-        """Seconds to start a group for the next probe, if each probe needs its own. 0 until a
-        measurement showed that."""
+        """Seconds to start a group for the next probe, once a measurement showed the need."""
         alive = any(slot.runner.live_build is not None for slot in self._slots)
         waiting = alive or self._slots.running or not self._ledger.fitting
         return 0.0 if waiting else self._pace.start_s(self._space.opening[0])
@@ -312,16 +308,14 @@ class Search:
         return ask_round(journal, opened, ask, max(1, min(size, left)), build=build)
 
     def _size(self, candidate: Candidate) -> tuple[int, int]:
-        """Sorts candidates by what they need, as far as it is sure; runs of others, which differ
-        in more, by what is expected."""
+        """Sorts candidates by sure needs; runs of others, which differ more, by expectation."""
         if self._space.workload.recorded:
             return self._ledger.predictor.peak(candidate).bytes, 0
         return candidate.depth, candidate.tokens
 
     @property
     def _guesses(self) -> bool:
-        """Whether to go by chances although nothing fits yet: the smallest of recorded runs are
-        slow ones, which tell little."""
+        """Whether to go by chances though nothing fits yet: small recorded runs are slow."""
         return self._space.workload.recorded and self._ledger.lost < GUESSES
 
     @property
@@ -342,7 +336,6 @@ class Search:
         return next(unseen, None)
 
     def _work(self, slot: Slot, asked: Asked) -> Work:
-        """The probe of an asked candidate in `slot`."""
         candidate, journal = asked.candidate, self._records.journal
         until_s = self._clock.budget_s - self._finals.needed_s()
         self._records.reporter.probing("search", candidate, until_s, slot.number)
@@ -417,8 +410,7 @@ def least_chance(probes: int, lost: float, finals: int, lost_finals: int) -> flo
 
 
 AskFor = Callable[[Build | None, Candidate | None, Sequence[Candidate], News], Ask | None]
-"""Makes the question to a sampler from a build, a candidate, pending candidates and the news. None
-if nothing is left to ask for."""
+"""Makes the question to a sampler; None if nothing is left to ask for."""
 
 
 def ask_round(

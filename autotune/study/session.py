@@ -23,11 +23,10 @@ from autotune.result import export, loggers
 from autotune.result.best import Best
 from autotune.result.files import write_whole
 from autotune.result.folder import provenance
-from autotune.result.folder.ending import Ending, StudyEnd
 from autotune.result.folder.folder import Folder
 from autotune.result.folder.journal import Journal
 from autotune.result.folder.manifest import Changes, Manifest
-from autotune.result.folder.past import Lost, Past
+from autotune.result.folder.past import Ending, Lost, Past, StudyEnd
 from autotune.result.folder.storage import place_of, storage_of
 from autotune.result.making import best_of
 from autotune.show.report import Reporter
@@ -82,11 +81,8 @@ class Setup:
 def run(setup: Setup, *, reporter: Reporter, clock: Clock, stop: StopFlag) -> StudyEnd:
     """Run the study in its folder; write its result there; return how it ended.
 
-    The budget is that of `clock`. No process of the study is left. The signal handlers of `stop`
-    are restored.
-
-    Raises:
-        UsageError: the study to resume cannot be read back.
+    The budget is that of `clock`. No process is left; signal handlers of `stop` are restored.
+    Raises UsageError if the study to resume cannot be read back.
     """
     folder = Folder(Path(setup.manifest.folder))
     stack = ExitStack()
@@ -310,15 +306,11 @@ class _Session(Setup):
 
     @cached_property
     def _device(self) -> Device:
-        """The device as each group has it."""
         return self.testbed.device.shares(self._slots, self.space.workload.world_size)[0]
 
     def result(self, study: Study) -> StudyEnd:
-        """Write what the study found.
-
-        Raises:
-            UnreachableError: the storage did not take all of it.
-        """
+        """Write what the study found. Raises UnreachableError if the storage did not take all of
+        it."""
         best = self._publish(study.ledger, study.stopped_in)
         ended = self._ended(study, best)
         self._log(study.ledger)

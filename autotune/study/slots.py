@@ -1,8 +1,7 @@
 """Slots: each runs one probe at a time, and gets another one at its end.
 
-Each probe runs in a thread. The thread that calls `run` does all else: it asks, tells and writes.
-On virtual time there are no threads. A probe is carried out at its start, and reported when the
-clock reaches its end.
+Each probe runs in a thread. The thread that calls `run` does all else. On virtual time there are
+no threads: a probe is carried out at its start, and reported at its end.
 """
 
 from __future__ import annotations
@@ -62,7 +61,6 @@ class Slots:
 
     @property
     def running(self) -> list[Candidate]:
-        """The candidates that run."""
         return [slot.work.job.candidate for slot in self._slots if slot.work is not None]
 
     @property
@@ -113,8 +111,7 @@ class Slots:
             raise
 
     def close(self) -> None:
-        """Wait for the running probes, which were asked to stop. Excuse those whose end was not
-        heard, since another slot failed."""
+        """Wait for the stopped probes; excuse those without an end, since a slot failed."""
         self._threads.shutdown()
         while not self._ended.empty():
             slot, _ = self._ended.get()

@@ -59,8 +59,7 @@ class Study:
         earlier: Sequence[Earlier] = (),
         neighbours: Neighbours | None = None,
     ) -> None:
-        """Each of `runners` is a slot. `publish` is told at each new incumbent; `earlier` studies
-        are learned from. Slots that share a machine are `neighbours`."""
+        """A slot for each of `runners`; `publish` is told at each new incumbent."""
         past = journal.past
         self._new_predictor = partial(
             Predictor, space, device_kind, earlier, objective=options.search.objective

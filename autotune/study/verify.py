@@ -112,8 +112,7 @@ def verify(
 def _with_phases(
     run: Training, after: Report, limit_s: float, note: Callable[[str], None]
 ) -> Report:
-    """`after`, with the peaks of a launch for phases: if the user said how to reach them, or if a
-    script may do what no step of it showed."""
+    """`after`, with the peaks of a launch for phases, if the user asked or a script may."""
     told, waits = run.best.phase_args, run.best.may_have_phases and unseen(after.phases)
     if not (told or waits):
         return after
@@ -173,11 +172,8 @@ def training(
     note: Callable[[str], None],
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Training]:
-    """The winner of `best` on its devices; no process of it is left afterwards.
-
-    Raises:
-        UsageError: the study's devices are not here, or the winner was never measured.
-    """
+    """The winner of `best` on its devices; no process of it is left afterwards. Raises UsageError
+    if the study's devices are not here, or the winner was never measured."""
     with _looked_in_its_folder(best):
         options = _here(best, _options(best))
         testbed = open_testbed(options)
@@ -225,8 +221,7 @@ def _steps(best: Best, steps: int) -> Rule:
 
 
 def _options(best: Best) -> Options:
-    """The study's options, narrowed to its winner. A script's stay: it may take fewer options than
-    the winner has."""
+    """The study's options, narrowed to its winner. A script's stay: it may take fewer."""
     config, asked = best.config, best.provenance.get("options")
     if not isinstance(asked, dict):
         raise UsageError("best.json: has no options of its study")
@@ -255,11 +250,8 @@ def _options(best: Best) -> Options:
 
 
 def _here(best: Best, options: Options) -> Options:
-    """`options` for one machine, without the study's launcher.
-
-    Raises:
-        UsageError: one machine has not as many devices.
-    """
+    """`options` for one machine, without the study's launcher. Raises UsageError if one machine
+    has not as many devices."""
     nodes, kind = best.config.nodes, best.device_kind
     try:
         cluster, ranks = options.cluster, options.devices.world_size
@@ -280,7 +272,6 @@ def _here(best: Best, options: Options) -> Options:
 
 
 def _devices(kind: str) -> int:
-    """Number of devices of this machine."""
     try:
         return len(open_device(kind).infos)
     except UsageError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autotune.result.folder.ending import Ending, StudyEnd
+from autotune.result.folder.past import Ending, StudyEnd
 from autotune.space.outcome import Record, Verdict
 from autotune.space.space import Space
 from autotune.study.predict.predictor import Predictor

@@ -19,9 +19,7 @@ class Joined:
     """Agent to study: its first message."""
 
     name: str
-    """Name of the node, to show."""
     version: str
-    """Version of autotune on the node."""
     pid: int
 
 
@@ -37,8 +35,6 @@ class Serve:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeDevice:
-    """One device of a node."""
-
     uuid: str
     name: str
     capacity_bytes: int
@@ -55,7 +51,6 @@ class Facts:
     kind: Literal["cpu", "cuda"]
     devices: list[NodeDevice]
     fingerprint: dict[str, Any]
-    """Fingerprint of its devices."""
     software: dict[str, str]
     """Installed packages and their versions."""
     host_memory_bytes: int
@@ -95,7 +90,6 @@ class Task:
     spans: bool = False
     """Whether the group has ranks on other nodes."""
     environment: dict[str, str] = field(default_factory=dict)
-    """Further environment variables."""
 
 
 @dataclass(frozen=True, kw_only=True)

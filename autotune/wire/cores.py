@@ -30,8 +30,7 @@ class CpuTimes:
 
     @classmethod
     def now(cls, cores: Collection[int], own_s: float) -> CpuTimes:
-        """The times of these `cores`; `own_s` is the caller's part. On an emulated device others
-        take none, since its time is virtual."""
+        """The times of these `cores`; `own_s` is the caller's. Emulated time has no others."""
         if emulating():
             return cls(time.monotonic(), own_s, 0.0, own_s)
         ticks = os.sysconf("SC_CLK_TCK")
@@ -55,8 +54,7 @@ class CpuTimes:
 
 
 def surely_s(counted_s: float, cores: int) -> float:
-    """The certain part of the seconds that the kernel counted. Each core may be off by a tick
-    (proc(5)), independently of the others."""
+    """The certain part of the kernel's seconds; each core may be off by a tick (proc(5))."""
     return max(0.0, counted_s - math.sqrt(cores) / os.sysconf("SC_CLK_TCK"))
 
 

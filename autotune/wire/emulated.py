@@ -24,8 +24,7 @@ _MISSING = re.compile(r"^emulated GPUs: (\w+) has no stand-in$", re.MULTILINE)
 
 
 def why(error: str, trace: str = "", log: str = "") -> str:
-    """A text to append to a program's `error`, if emulation explains it; else empty. `trace` is
-    its traceback, `log` its output."""
+    """A text to append to an `error` of a program, if emulation explains it; else empty."""
     if not emulating():
         return ""
     file = trace.rpartition('File "')[2].partition('"')[0]

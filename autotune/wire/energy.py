@@ -30,7 +30,6 @@ class Counter:
 
     read: Callable[[], int]
     joules: float
-    """Joules of one count."""
     range: int
     """The count at which it begins anew."""
 
@@ -43,15 +42,13 @@ class Counters:
     counters: tuple[Counter, ...] = ()
     update_s: float = 0.0
     errors: tuple[type[Exception], ...] = (OSError, ValueError)
-    """Errors of a failed reading."""
 
 
 NOTHING = Counters()
 
 
 def of_host(powercap: Path) -> Counters:
-    """RAPL's counters of processors, for all their users: the domains of whole packages, which
-    include the domains within them.
+    """RAPL's counters of whole packages, for all their users; they include other domains.
 
     Raises:
         OSError: a counter cannot be read.
@@ -81,8 +78,7 @@ def of_board(uuid: str, read: Callable[[], int], error: type[Exception]) -> Coun
 
 
 class EnergyMeter:
-    """Energy of a device from the making of this object to the last `sample`. Call `sample` at
-    least once before a counter begins anew."""
+    """Energy of a device until the last `sample`, called before a counter begins anew."""
 
     def __init__(self, of: Counters) -> None:
         self._of = of

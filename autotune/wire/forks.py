@@ -15,7 +15,6 @@ class Fork:
     log: str
     """The file to which the rank's output is appended."""
     environment: dict[str, str]
-    """All its variables."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ from autotune.wire.reports import InPhase, Peaks
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One optimizer step."""
-
     step_s: float
     """Seconds from the end of the step before to its end."""
     micro_steps: int
@@ -21,8 +19,7 @@ class Step:
     samples: int | None = None
     """Samples that it reported."""
     shapes: list[list[list[int]]]
-    """Shapes of observed batches by [micro-step][tensor]: (samples, tokens), (samples,), or
-    none."""
+    """Shapes of batches by [micro-step][tensor]: (samples, tokens), (samples,), or none."""
     size: int = 0
     """Values of the inputs of its losses, which grow with its batches; 0 if unknown."""
 
@@ -44,8 +41,7 @@ class Place:
     degrees: dict[str, list[int]]
     """Size and this rank's place on dp, tp, pp or cp, if the script's library names them."""
     features: list[list[int]] = field(default_factory=list)
-    """Ranks of each group that exchanges activations only by rows of a sample each, as for a
-    contrastive loss."""
+    """Ranks of groups that exchange one row a sample, as for a contrastive loss."""
     parts: list[list[int]] = field(default_factory=list)
     """Trained parameters of each shape: their number of values, and a digest of these. Without
     DTensors and FSDP's, whose whole is counted anyway."""

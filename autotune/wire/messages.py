@@ -43,18 +43,14 @@ class _Frame(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def encode(message: Message | Dial) -> bytes:
-    """The bytes of one message."""
     frame = {"v": VERSION, "type": type(message).__name__, "body": asdict(message)}
     # Not msgspec's own JSON: it has no NaN, and refuses text that is not UTF-8.
     return json.dumps(frame, separators=(",", ":")).encode()
 
 
 def decode(data: bytes) -> Message:
-    """The message in `data`.
-
-    Raises:
-        WireError: no JSON, another version, an unknown type, or fields that do not match it.
-    """
+    """The message in `data`. Raises WireError: no JSON, another version, an unknown type, or
+    fields that do not match it."""
     message: Message = _decode(data, _TYPES)
     return message
 

@@ -78,8 +78,7 @@ class Probe:
     needed_step_s: float | None
     """Stop early if steps are slower, since they cannot beat the incumbent. None: never."""
     lengths: list[list[Rows]] = field(default_factory=list)
-    """By [micro_batch][rank]. Steps use these micro-batches in turn. Empty: all samples have
-    seq_len tokens."""
+    """By [micro_batch][rank]; steps use them in turn. Empty: all have seq_len tokens."""
     longest: Rows = field(default_factory=list)
     """The first warm-up batch, which shows the peak; empty for none."""
     pad_to_multiple: int = 1
@@ -114,14 +113,12 @@ class Probe:
 
 
 def loss_scale(vector: Sequence[int], rank: int) -> float:
-    """Factor of the loss of `rank`, which is the mean over its samples. With it the mean of all
-    ranks' gradients is that of all samples."""
+    """Factor of the mean loss of `rank` that makes the mean of gradients that of all samples."""
     return vector[rank] * len(vector) / sum(vector)
 
 
 def padded_to(length: int, multiple: int, ends: Sequence[int] = ()) -> int:
-    """The padded length of a batch whose longest row has this `length`: the next of `ends`, or
-    the next multiple."""
+    """The padded length of a batch with this longest `length`: of `ends`, or a multiple."""
     place = bisect_left(ends, length)
     return ends[place] if place < len(ends) else -(-length // multiple) * multiple
 
@@ -139,7 +136,6 @@ class Hello:
     pid: int
     host: str
     token: str = ""
-    """The token of its `Dial`."""
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,7 @@ class Peaks:
 
 
 def on_smallest(peaks: Peaks, capacities: Sequence[int], rank: int) -> Peaks:
-    """`peaks` of `rank` as on the smallest device: the same share of that. `capacities` are those
-    of the ranks' devices; none where they are alike."""
+    """`peaks` of `rank` as the same share of the smallest of `capacities`, if they differ."""
     share = min(capacities) / capacities[rank] if capacities else 1
     return replace(peaks, device_bytes=round(peaks.device_bytes * share))
 
@@ -92,8 +91,7 @@ class Readings:
     """NVML's bits."""
     thermally_throttled: bool = False
     others_share: float | None = None
-    """Share of the device's time in which other processes computed: the mean of all readings. The
-    worst is the largest."""
+    """Mean share of the device's time in which others computed. The worst is the largest."""
 
     @staticmethod
     def worst(several: Sequence[Readings]) -> Readings:
@@ -155,8 +153,7 @@ class Ran:
     seen: bool
     """Whether samples and tokens were observed; else they are the requested ones."""
     waiting_share: float
-    """Share of a step spent waiting for the DataLoader. On a GPU an upper bound, since queued work
-    goes on."""
+    """Share of a step spent waiting for the DataLoader; on a GPU an upper bound."""
     trainable: int
     """Parameters that the loss reaches."""
     frozen: int = 0
@@ -168,8 +165,7 @@ class Ran:
     optimizer: str = ""
     """As in `Seen`."""
     data_parallel: int | None = None
-    """Number of replicas: ranks that train on the same data are one. None from older versions,
-    which counted each rank as one."""
+    """Number of replicas. None from older versions, which counted each rank as one."""
     degrees: dict[str, int] = field(default_factory=dict)
     """Degrees of parallelism that were seen, by name: dp, tp, pp, cp; without those of 1."""
 

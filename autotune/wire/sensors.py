@@ -15,8 +15,7 @@ class Sensors:
     """The worst readings of all calls of `sample`."""
 
     def __init__(self, nvml: Any, uuid: str, own: Callable[[], Collection[int]]) -> None:
-        """`nvml` is the module pynvml, with NVML open; `own` returns the ids of processes that may
-        use the card. Raises NVML's NVMLError."""
+        """`nvml` is pynvml, opened; `own` returns process ids. Raises NVML's NVMLError."""
         self._own = own
         self._seen_us = int(time.time() * 1e6)
         self._others: list[float] = []
@@ -29,7 +28,6 @@ class Sensors:
             | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
         )
         self.worst = Readings()
-        """The worst of each reading so far."""
 
     def sample(self) -> None:
         """Read clock, power, temperature and reasons for throttling."""

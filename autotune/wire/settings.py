@@ -40,12 +40,10 @@ class Axis:
     of_engines: bool = False
     """Whether only those engines have it that name it in `EngineFacts.axes`."""
     of_script: bool = False
-    """Whether only a user's script has it."""
     help: str = ""
     """The help of its option, without the default of numbers, which the family has."""
     metavar: str = "NAMES"
     name: str = ""
-    """The name of its field."""
     plain: Any = None
     """The default of its field; None if every candidate must have a value."""
 
@@ -69,7 +67,6 @@ class Axis:
         return self.plain if isinstance(self.plain, int) else 1
 
     def takes(self, word: str) -> bool:
-        """Whether `word` is one of its values."""
         return word in self.words or (
             self.pattern is not None and re.fullmatch(self.pattern, word) is not None
         )

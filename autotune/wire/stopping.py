@@ -1,7 +1,6 @@
 """The end of a probe's warm-up and timing, and the interval of its step times.
 
-Ranks, replayed recordings and the ranks of the tests use the same `Steps`, so all stop at the same
-step.
+Ranks, replays and ranks of tests use the same `Steps`, so all stop at the same step.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from functools import cache
 DISTURBED_PART = 0.25
 """A disturbed timing, which will be repeated, ends after this share of its time."""
 HOPELESS_MARGIN = 1.25
-"""Before an interval exists, a probe is hopeless if its fastest step is too slow by this
-factor."""
+"""Before an interval exists, a step slower by this factor makes a probe hopeless."""
 
 
 class Phase(StrEnum):
@@ -44,14 +42,12 @@ class Rule:
     warmup_limit_s: float
     """Warm-up ends after the step that passes this, stable or not."""
     timed_steps: int
-    """The least timed steps."""
     half_width: float
     """Timing ends when half the 95 % interval of the median is within this share of it."""
     timed_limit_s: float
     """Timing ends after the step that passes this, and at least `timed_steps`."""
     sustain_s: float = 0.0
-    """Seconds of steps, in all its probes, before a group is first timed: a GPU's clocks fall
-    under load."""
+    """Seconds of steps before a group is first timed: a GPU's clocks fall under load."""
     timed_least_s: float = 0.0
     """The least seconds of timed steps if other programs take little time."""
     energy_s: float = 0.0
@@ -69,8 +65,7 @@ class Rule:
         return agree or warmup.wall_s >= self.warmup_limit_s
 
     def settled(self, timed: Series, others: float = 0.0) -> bool:
-        """Whether timing may end: enough steps, and the median is known, time is up, or `others`
-        take too large a share."""
+        """Whether timing may end: the median is known, time is up, or `others` take too much."""
         if len(timed.step_s) < self.timed_steps:
             return False
         if timed.wall_s < self.energy_s:
@@ -130,7 +125,6 @@ class Steps:
         """Whether it stopped since `needed_step_s` is out of reach."""
 
     def of(self, phase: Phase) -> Series:
-        """The steps of `phase`."""
         return self.timed if phase is Phase.TIMED else self.warmup
 
     def wanted(self, phase: Phase) -> bool:
@@ -148,7 +142,6 @@ class Steps:
 
     @property
     def least_timed(self) -> int:
-        """The least timed steps."""
         return self._rule.timed_steps
 
     @property

@@ -20,7 +20,7 @@ from autotune.commands.dry_run import print_plan
 from autotune.commands.exits import ExitCode
 from autotune.commands.tune import Tune
 from autotune.errors import ModelError, UsageError
-from autotune.result.folder.ending import Ending, StudyEnd
+from autotune.result.folder.past import Ending, StudyEnd
 from autotune.space.axes import AXES, DEGREES, SCRIPT_AXES
 from autotune.space.candidate import Candidate
 from autotune.space.models.defaults import Lora
@@ -467,7 +467,7 @@ def test_the_budget_counts_from_before_the_imports() -> None:
     code = """
 import sys, time
 from autotune.study import session
-from autotune.result.folder.ending import Ending, StudyEnd
+from autotune.result.folder.past import Ending, StudyEnd
 from autotune.__main__ import main
 
 def run(setup, *, clock, **rest):

@@ -19,9 +19,9 @@ from autotune.commands.exits import ExitCode
 from autotune.measure.testbed import open_testbed
 from autotune.result.files import MANIFEST
 from autotune.result.folder import manifest
-from autotune.result.folder.ending import Ending, StudyEnd
 from autotune.result.folder.folder import Folder
 from autotune.result.folder.journal import past_in, records_in
+from autotune.result.folder.past import Ending, StudyEnd
 from autotune.result.folder.storage import place_of
 from autotune.space.options import Options
 from tests.support import recorded

@@ -26,15 +26,13 @@ NO_SUCH_PID = 2**31 - 1
 class Install(Protocol):
     """Puts a fake NVML with these GPUs in place and CUDA_VISIBLE_DEVICES out of the way."""
 
-    def __call__(
-        self, *gpus: FakeGpu, error: int | None = None, as_bytes: bool = False
-    ) -> FakeNvml: ...
+    def __call__(self, *gpus: FakeGpu, error: int | None = None) -> FakeNvml: ...
 
 
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Install:
-    def _install(*gpus: FakeGpu, error: int | None = None, as_bytes: bool = False) -> FakeNvml:
-        fake = FakeNvml(*gpus, error=error, as_bytes=as_bytes)
+    def _install(*gpus: FakeGpu, error: int | None = None) -> FakeNvml:
+        fake = FakeNvml(*gpus, error=error)
         monkeypatch.setattr(cuda, "nvml", fake)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         return fake
@@ -212,12 +210,6 @@ def test_memory_in_use_is_asked_anew_each_time(install: Install) -> None:
     device = open_device("cuda")
     gpu.used = 3 * GIB
     assert device.in_use_bytes() == (3 * GIB,)
-
-
-def test_text_may_come_as_bytes(install: Install) -> None:
-    install(FakeGpu(uuid=A), as_bytes=True)
-    device = open_device("cuda")
-    assert (device.infos[0].uuid, device.infos[0].name) == (A, "NVIDIA H200")
 
 
 def test_ranks_see_the_chosen_devices_by_uuid_in_our_order(three: FakeNvml) -> None:

@@ -10,7 +10,7 @@ import pytest
 from optuna.trial import TrialState
 
 from autotune.measure.runner import Job, Result
-from autotune.result.folder.ending import Ending, StudyEnd
+from autotune.result.folder.past import Ending, StudyEnd
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Verdict
 from autotune.space.space import Space

@@ -26,7 +26,7 @@ from autotune.measure.runner import OUT_OF_BUDGET, Job, Result, StopRequestedErr
 from autotune.measure.testbed import open_testbed, testbed
 from autotune.result.best import Best
 from autotune.result.files import MANIFEST, hold
-from autotune.result.folder.ending import Ending
+from autotune.result.folder.past import Ending
 from autotune.space.options import Options
 from autotune.space.outcome import Verdict
 from autotune.study import samplers

@@ -11,7 +11,7 @@ import pytest
 
 from autotune.errors import NoNodesError
 from autotune.measure.runner import Job, Result, StopRequestedError
-from autotune.result.folder.ending import Ending
+from autotune.result.folder.past import Ending
 from autotune.space.candidate import Build, Candidate
 from autotune.space.outcome import Record, Verdict
 from autotune.study.finals import CLOSING_S, FINAL_ROUNDS

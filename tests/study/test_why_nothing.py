@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.result.folder.ending import Ending
+from autotune.result.folder.past import Ending
 from autotune.space.outcome import Outcome, Record, Verdict
 from autotune.study.ledger import Ledger
 from autotune.study.predict.predictor import Predictor

@@ -55,10 +55,9 @@ class FakeGpu:
 class FakeNvml:
     """Stands in for the module pynvml. `error` is raised by nvmlInit."""
 
-    def __init__(self, *gpus: FakeGpu, error: int | None = None, as_bytes: bool = False) -> None:
+    def __init__(self, *gpus: FakeGpu, error: int | None = None) -> None:
         self.gpus = gpus
         self.error = error
-        self.as_bytes = as_bytes
         self.cuda_version = 13000
 
     def __getattr__(self, name: str) -> Any:
@@ -101,19 +100,19 @@ class FakeNvml:
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu: FakeGpu) -> int:  # noqa: N802
         return self._supported(gpu.reasons)
 
-    def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str | bytes:  # noqa: N802
-        return self._text(gpu.uuid)
+    def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str:  # noqa: N802
+        return gpu.uuid
 
     def nvmlDeviceGetUtilizationRates(self, gpu: FakeGpu) -> SimpleNamespace:  # noqa: N802
         if gpu.busy is None:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return SimpleNamespace(gpu=gpu.busy, memory=0)
 
-    def nvmlDeviceGetName(self, gpu: FakeGpu) -> str | bytes:  # noqa: N802
-        return self._text(gpu.name)
+    def nvmlDeviceGetName(self, gpu: FakeGpu) -> str:  # noqa: N802
+        return gpu.name
 
-    def nvmlSystemGetDriverVersion(self) -> str | bytes:  # noqa: N802
-        return self._text("580.65.06")
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+        return "580.65.06"
 
     def nvmlSystemGetCudaDriverVersion(self) -> int:  # noqa: N802
         return self.cuda_version
@@ -151,9 +150,6 @@ class FakeNvml:
         if instance is None:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
         return instance
-
-    def _text(self, text: str) -> str | bytes:
-        return text.encode() if self.as_bytes else text
 
     @staticmethod
     def _supported(value: T | None) -> T:

@@ -1,7 +1,6 @@
 """Checks training configurations before an expensive launch, alone or against a result.
 
-Each tool's files have one row of `READERS`, which turns them into a `Reading`. Rules only see
-readings.
+A row of `READERS` turns each tool's files into a `Reading`. Rules only see readings.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ _MOST_BESIDE = 100
 
 @dataclass(frozen=True)
 class ReaderRow:
-    """A kind of file."""
-
     is_one: Callable[[dict[str, Any]], bool]
     """Recognises the file by its content."""
     read: Callable[[str, dict[str, Any]], Reading]
@@ -64,23 +61,13 @@ READERS = {
 """By the tool's name. The first row that recognises a file reads it."""
 
 __all__ = [
-    "READERS",
-    "Finding",
-    "Reading",
-    "against",
-    "findings",
-    "of_command",
-    "read",
-    "with_inner",
-]
+    "READERS", "Finding", "Reading", "against", "findings", "of_command", "read", "with_inner",
+]  # fmt: skip
 
 
 def read(path: Path) -> Reading:
-    """The configuration in `path`, with those in the files that it names.
-
-    Raises:
-        UsageError: a file cannot be read, or is of no known tool.
-    """
+    """The configuration in `path`, with those in the files that it names. Raises UsageError if a
+    file cannot be read, or is of no known tool."""
     reading = _followed(_read(path), path.parent)
     if reading.autos and not reading.fills_auto:
         return replace(reading, fills_auto=_is_named_beside(path))

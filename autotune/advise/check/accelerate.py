@@ -1,5 +1,4 @@
-"""accelerate's YAML. Keys: accelerate 1.15, commands/config/config_args.py and
-utils/dataclasses.py."""
+"""accelerate's YAML. Keys: accelerate 1.15, config_args.py and utils/dataclasses.py."""
 
 from __future__ import annotations
 

@@ -22,8 +22,7 @@ _NEVER = tuple(name for name in OTHER_AXES if name not in (*_FACTS, *SCRIPT_AXES
 
 
 def not_compared(readings: Sequence[Reading], best: Best) -> list[str]:
-    """Facts that none of `readings` has, with their values in the result, without axes that are
-    plain there."""
+    """Facts that none of `readings` has, with their values in the result, unless plain there."""
     known = best.known
     missing = [
         name for name in _FACTS
@@ -70,11 +69,8 @@ def _wanted(name: str, best: Best) -> object:
 
 
 def read_trials(path: Path) -> pd.DataFrame | None:
-    """Trials of the study of the best.json in `path`; None if there are none.
-
-    Raises:
-        UsageError: they cannot be read.
-    """
+    """Trials of the study of the best.json in `path`; None if there are none. Raises UsageError if
+    they cannot be read."""
     trials = path.parent / "trials.csv"
     if not trials.is_file():
         return None

@@ -114,7 +114,6 @@ def _dtype(body: dict[str, Any]) -> str | None:
 
 
 def _dtype_key(body: dict[str, Any]) -> str:
-    """The key of `_dtype`."""
     for name in ("bf16", "fp16", "torch_autocast"):
         if is_on(section(body, name).get("enabled")):
             return f"{name}.dtype" if name == "torch_autocast" else f"{name}.enabled"

@@ -1,7 +1,6 @@
 """The names that DeepSpeed 0.19.8 reads, by section.
 
-They are fields and aliases of its pydantic classes, and names in runtime/config.py and in the
-constants.py of each section.
+They are in its pydantic classes, in runtime/config.py, and in each section's constants.py.
 """
 
 _BY_SECTION = {

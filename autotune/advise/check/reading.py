@@ -44,7 +44,6 @@ class Reading:
     """The settings of one file; None if it lacks a setting, "auto" if another tool fills it in."""
 
     name: str
-    """Name of the file."""
     tool: str
     micro_batch: int | str | None = None
     grad_accum: int | str | None = None
@@ -151,8 +150,7 @@ def number(value: Any) -> int | str | None:
 def refused_counts(
     name: str, body: Mapping[str, Any], least: Mapping[str, int], at: str = ""
 ) -> Iterator[Finding]:
-    """Findings about values in `body` that are no whole number, or below the `least` of their
-    key."""
+    """Findings about values in `body` that are no whole number, or below their key's `least`."""
     for key, smallest in least.items():
         value = body.get(key)
         if value is None or value == AUTO or (type(value) is int and value >= smallest):
@@ -188,8 +186,7 @@ def named(**files: Any) -> dict[str, str]:
 
 
 def offload_of(*, optimizer: bool, param: bool) -> str:
-    """The value of --offload for both: "all". Parameters alone are "param", which no study
-    measures."""
+    """The value of --offload for both: "all". No study measures "param", parameters alone."""
     if param:
         return "all" if optimizer else "param"
     return "optimizer" if optimizer else "none"

@@ -205,7 +205,6 @@ def _dtype(body: dict[str, Any]) -> str | None:
 
 
 def _dtype_key(body: dict[str, Any]) -> str:
-    """The key of `_dtype`."""
     return next((key for key in ("bf16", "pure_bf16", "fp16") if is_on(body.get(key))), "bf16")
 
 

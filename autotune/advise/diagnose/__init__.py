@@ -69,7 +69,6 @@ class Diagnosis:
     causes: tuple[Cause, ...]
     advice: tuple[Advice, ...]
     command: str | None
-    """A command of this program."""
     again: Again | None
     later: tuple[Event, ...]
     """Other events: consequences, and errors that the program survived."""
@@ -79,12 +78,8 @@ class Diagnosis:
 
 
 def diagnose(logs: Sequence[str]) -> Diagnosis:
-    """Reads `logs`; "-" is the standard input, and a study's folder stands for its logs. Ctrl-C
-    ends the reading.
-
-    Raises:
-        UsageError: a log is missing, empty, a folder without logs, or no text.
-    """
+    """Reads `logs`: files, "-" for the standard input, or a study's folder. Ctrl-C ends it. Raises
+    UsageError if a log is missing, empty, a folder without logs, or no text."""
     found: list[Event] = []
     context, count, interrupted, cut = Context(), 0, False, False
     logs = [log for name in logs for log in _named(name)]
@@ -264,8 +259,7 @@ def _refused(name: str) -> Iterator[None]:
 
 
 def _last_run(events: list[Event], context: Context) -> list[Event]:
-    """`events` without those of earlier runs, where a log shows the command of one that failed
-    later."""
+    """`events` without those of earlier runs, where a log shows the command of the failed one."""
     failed = [
         e for e in events if not e.titled and e.kind not in _AFTER and "Interr" not in e.text
     ]

@@ -437,8 +437,7 @@ def _settings(case: Case, micro: str = "<half of now>", accum: str = "<twice now
 
 
 def _is_asked(whole: FlagSetting | None) -> TypeGuard[FlagSetting]:
-    """Whether the global batch `whole` was requested, as in Megatron, and not just printed as a
-    sum."""
+    """Whether the global batch `whole` was requested, as in Megatron, and is no mere sum."""
     return whole is not None and bool(re.match(r"-|.*(?:global|gbs)", whole.form))
 
 

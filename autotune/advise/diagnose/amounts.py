@@ -119,8 +119,7 @@ NOTHING = Amounts()
 
 
 def parse(text: str) -> int | None:
-    """Bytes of "1.25 GiB" and the like; None for impossible sizes. Allocators write GB and GiB for
-    2^30 bytes alike."""
+    """Bytes of "1.25 GiB"; None for impossible sizes. Allocators write GB for 2^30, too."""
     match = re.fullmatch(r"\s*(\d[\d,]*\.?\d*|\.\d+)\s*([A-Za-z]*)\s*", text)
     if match is None:
         return None
@@ -131,7 +130,6 @@ def parse(text: str) -> int | None:
 
 
 def read(text: str) -> Amounts:
-    """All sizes in `text`."""
     found: dict[str, int | None] = {}
     for name, patterns in _COMPILED.items():
         match = next(filter(None, (each.search(text) for each in patterns)), None)

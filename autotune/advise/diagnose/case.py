@@ -14,8 +14,6 @@ from autotune.advise.diagnose.settings import MICRO, SERVING
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """One remedy."""
-
     name: str
     what: str
     setting: str

@@ -1,7 +1,6 @@
 """Causes of out-of-memory errors, by arithmetic with the log's own numbers.
 
-Each rule looks at one event in its context. The first one that applies is the cause; others are
-shown beside it.
+Each rule looks at one event in its context. The first one that applies is the cause.
 """
 
 from __future__ import annotations
@@ -47,8 +46,6 @@ LARGE_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause."""
-
     name: str
     sentence: str
     arithmetic: tuple[str, ...] = ()

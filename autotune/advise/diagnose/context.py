@@ -57,8 +57,7 @@ JOBS = {
         r"|_completion|run_generation|diffusers/pipelines|in generate\b"
     ),
 }
-"""Evidence of what does not train: in a traceback, a command, or the line of a failure.
-Elsewhere it counts if nothing speaks of training."""
+"""Evidence of what does not train: in a command or failure, else if nothing speaks of training."""
 _JOB_STEMS = (
     "合并", "quanti", "gptq", "awq", "round", "compressor", "quanto", "hqq", "calibration",
     "convert", "conversion", "merg", "export", "consolidate", "reshap", "preprocess", "token",
@@ -299,7 +298,6 @@ class Context:
     seen: set[str] = field(default_factory=set)
     """Frameworks."""
     log: str = ""
-    """The present log."""
     until: tuple[str, int] | None = None
     """Log and line of the failure: later settings do not count."""
     last_step: int | None = None
@@ -421,7 +419,6 @@ class Context:
 
     @property
     def switches(self) -> set[str]:
-        """Switches that are on."""
         found = {name for name in _SWITCHES if (s := self.last(name)) is not None and s.value}
         segments = _EXPANDABLE.findall(self.allocator[1])
         return found | ({"expandable"} if segments and segments[-1].lower() == "true" else set())
@@ -605,8 +602,7 @@ class Context:
                 series.append((step, size))
 
     def grown(self, *, host: bool) -> tuple[str, tuple[int, int], tuple[int, int]] | None:
-        """The memory of the host, or of a device, that grew: its name, and first and last step
-        and size; None without growth.
+        """The memory that grew: whose, and its first and last step and size; None without growth.
 
         Growth is at least 10 % over at least five samples. Three quarters of them rise, and so do
         those of the second half: caches fill at the beginning.
@@ -645,7 +641,6 @@ def validates(line: str) -> bool:
 
 
 def step_of(line: str) -> int | None:
-    """The step of a line."""
     words = ("tep", "ter", "<", "poch")
     if not any(word in line for word in words) or _NO_TRAINING.search(line):
         return None

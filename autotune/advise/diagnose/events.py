@@ -203,8 +203,7 @@ def _event_in(said: LogLine, joint: int | None, hit: Hit, log: str) -> Event | N
 
 
 def _is_torn(wording: Wording, match: re.Match[str], text: str, joint: int) -> bool:
-    """Whether a message crosses the joint, and is not complete before it. An exception's message
-    begins before the joint."""
+    """Whether a message crosses the joint. An exception's message begins before it."""
     first = text[:joint]
     whole = ran_out(first) if wording in SPEAKERS else wording.match(first)
     crosses = match.start() < joint or (wording.kind.ran_out and _RAISES.match(first))
@@ -305,8 +304,7 @@ def _whole(said: LogLine, hit: Hit, wording: Wording) -> str:
 
 
 def _with_rest(text: str, hit: Hit, first: LogLine, *, words: bool) -> str:
-    """`text` and lines below that continue the message. They break between `words`, or
-    anywhere."""
+    """`text` and the lines that continue its message. They break between `words`, or anywhere."""
     last = hit.line
     for line in hit.after(4096)[:MOST_LINES]:
         said = take_apart(line.lstrip("#> ") if first.comment else line)
@@ -378,8 +376,7 @@ def _frame(line: str) -> re.Match[str] | None:
 def merged(events: Sequence[Event]) -> list[Event]:
     """`events`, with the same wording of several ranks merged into one.
 
-    The end of a process counts once, by its last report. torchrun's table has the global rank, the
-    line before it only the local one.
+    The end of a process counts once, by its last report: torchrun's table has the global rank.
     """
     ends = {(e.wording.name, e.log, e.pid): e for e in events if e.is_end}
     groups: dict[tuple[str, bool], Event] = {}

@@ -1,5 +1,4 @@
-"""Settings in a line of a log, a script or a command: batch sizes, ranks, the model, its
-optimizer.
+"""Settings in a line of a log, a script or a command: batch sizes, ranks, model, optimizer.
 
 Frameworks have many names for one setting. A name is split into words, so `batch_size_per_gpu`,
 `--train.micro-batch-size` and `perDeviceTrainBatchSize` are the same.
@@ -160,8 +159,6 @@ _COMES_LATER = re.compile(r"launcher\.launch|--world_info|CANCELLED|error:|Error
 
 @dataclass(frozen=True, kw_only=True)
 class FlagSetting:
-    """One setting in one place."""
-
     name: str
     value: int | str
     place: int = 0
@@ -317,8 +314,7 @@ def launch_of(line: str) -> tuple[bool, str] | None:
 
 
 def _typed(line: str) -> str | None:
-    """The user's command for DeepSpeed's output in `line`; None without one, or for several
-    machines."""
+    """The user's command for DeepSpeed's output in `line`; None for several machines."""
     told = _OF_DEEPSPEED.search(line)
     if told is None:
         return None

@@ -6,8 +6,6 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """The kind of an error."""
-
     DEVICE = "device memory"
     HOST = "host memory"
     SHARED = "shared memory"
@@ -42,5 +40,4 @@ class Kind(Enum):
 
     @property
     def ran_out(self) -> bool:
-        """Whether memory ran out."""
         return self in (Kind.DEVICE, Kind.HOST, Kind.SHARED, Kind.MEMORY)

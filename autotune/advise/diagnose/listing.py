@@ -1,5 +1,4 @@
-"""Listings of a machine in a log: of nvidia-smi, rocm-smi, gpustat, nvitop, nvtop, htop, top,
-free, df and the like. The last of several listings counts."""
+"""Listings of a machine in a log, of nvidia-smi, top, df and the like. The last one counts."""
 
 from __future__ import annotations
 
@@ -112,7 +111,6 @@ class Listing:
         return "; ".join(said)
 
     def bottleneck(self) -> Scarce | None:
-        """The bottleneck in the listing."""
         devices = [each for _, each in sorted(self.devices.items())]
         found = scarce(devices, host=self.host, swap=self.swap, shm=self.shm)
         full = [each.index for each in devices if each.share >= MARGINAL]

@@ -76,11 +76,8 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True)
 class SeenMachine:
-    """The present state of the machine."""
-
     gpus: tuple[SeenGpu, ...]
     no_gpu: str | None
-    """Why there is no GPU."""
     holders: tuple[Holder, ...]
     host: Host
     driver: str | None
@@ -123,7 +120,6 @@ def bottleneck(machine: SeenMachine) -> str | None:
 
 
 def next_command(machine: SeenMachine) -> str:
-    """The command to run next."""
     free = [gpu.index for gpu in machine.gpus if gpu.share < 0.05]
     if machine.gpus and not free:
         return "python -m autotune diagnose --watch"

@@ -203,11 +203,8 @@ class Scanner:
 
 
 def pieces(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    """The content of `stream` as UTF-8, each piece as soon as it is there.
-
-    Raises:
-        UsageError: the stream is empty or no text.
-    """
+    """The content of `stream` as UTF-8, each piece as soon as it is there. Raises UsageError if
+    the stream is empty or no text."""
     read = getattr(stream, "read1", stream.read)
     first = read(BLOCK)
     while first and len(first) < 4:

@@ -28,7 +28,6 @@ class Wording:
     """Whether it counts only without other events."""
 
     def match(self, text: str) -> re.Match[str] | None:
-        """The first match of a pattern in `text`."""
         return next(filter(None, (pattern.search(text) for pattern in self.says)), None)
 
 

@@ -40,8 +40,6 @@ class Need:
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderProbe:
-    """One measurement of a loader."""
-
     module: str
     function: str
     folder: str

@@ -14,8 +14,6 @@ AS_FAST = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderChoice:
-    """The setting to take."""
-
     row: SettingRow | None
     """None if none stays under the host ceiling."""
     enough: bool
@@ -27,8 +25,7 @@ class LoaderChoice:
 
 
 def choose(rows: Sequence[SettingRow], asked: LoaderProbe) -> LoaderChoice:
-    """The smallest of `rows` that is no bottleneck, else the fastest. Without a need: the smallest
-    that is nearly the fastest. `rows` are ascending and were all measured."""
+    """The smallest of `rows`, ascending, that is no bottleneck or nearly the fastest."""
     unit = rows[0].unit
     needed = None
     if asked.need is not None:

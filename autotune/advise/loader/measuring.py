@@ -34,8 +34,7 @@ POLL_S = 0.02
 LOG_TAIL = 2000
 """Characters of a log to show."""
 LONGEST_TMP = 36
-"""The most characters of a temporary folder in which workers can open sockets. A socket's path may
-have 107 (unix(7)); with more, workers hang silently."""
+"""The longest temporary folder in which workers can open sockets (unix(7)), else they hang."""
 
 
 @dataclass(frozen=True)
@@ -217,11 +216,8 @@ class Measuring:
         )
 
     def _check_unit(self, row: SettingRow) -> None:
-        """Checks that the need can be compared.
-
-        Raises:
-            UsageError: the need is in tokens, but batches have no tokens.
-        """
+        """Checks that the need can be compared. Raises UsageError if the need is in tokens, but
+        batches have no tokens."""
         need = self._asked.need
         if need is not None and need.samples_per_s is None and row.rounds and not row.has_tokens:
             raise UsageError(

@@ -52,8 +52,7 @@ GRACE_S = 5.0
 ROOM = 2
 """Emulated cards have so many times the memory, to weigh also candidates that do not fit."""
 _STARTS_LOST = 2
-"""Starts of groups that a lost probe costs: it is tried again in a fresh one, and the next probe
-needs another."""
+"""Starts of groups that a lost probe costs: one to try it again, one for the next probe."""
 _STEPS_S = 1.0
 """Assumed seconds of a weighing in a live group, before the first one."""
 
@@ -88,8 +87,7 @@ def weighed_ahead(
     space: Space, name: str, options: Options, earlier: Sequence[Earlier],
     note: Callable[[str], None],
 ) -> Earlier | None:  # fmt: skip
-    """Peaks around the memory limit in `space`, from emulated devices of that `name`. None without
-    any; `note` is told why, or what was weighed."""
+    """Peaks around the memory limit, from emulated devices, or None; `note` is told why."""
     card = next((each for each in CARDS if is_such(each, name)), None)
     if card is None:
         note(f"--weigh: nothing was weighed: no card is known as {name}")
@@ -220,12 +218,9 @@ def _traced(space: Space, until: float) -> Trace | None:
 
 @contextmanager
 def _process(card: Card, space: Space, until: float) -> Iterator[Callable[[_Asked], _Told]]:
-    """A function that weighs a candidate, in a process that ends with this context.
-
-    Raises:
-        UsageError: cards cannot be emulated here, or the process ended, or was not ready at
-            `until`.
-    """
+    """A function that weighs a candidate, in a process that ends with this context. Raises
+    UsageError if cards cannot be emulated here, or the process ended, or was not ready at
+    `until`."""
     limits = replace(
         space.limits, capacity_bytes=ROOM * space.limits.capacity_bytes,
         host_capacity_bytes=NO_LIMIT,

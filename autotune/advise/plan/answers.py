@@ -31,8 +31,6 @@ _ROUND_A_GUESS = 1 / 16
 
 @dataclass(frozen=True)
 class Solved:
-    """An answer to --solve."""
-
     quantity: Quantity
     value: int | None
     """None if not even the smallest, or the largest, value fits."""
@@ -42,8 +40,6 @@ class Solved:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The answer of a plan."""
-
     plans: Sequence[Plan]
     """By number of GPUs."""
     rows: Sequence[Expected]
@@ -106,11 +102,8 @@ def fitting(rows: Sequence[Expected]) -> Expected | None:
 
 
 def by_count(asked: PlanRequest, counts: Sequence[int], helpers: Helpers) -> Answer:
-    """The row to set on each number of GPUs.
-
-    Raises:
-        UsageError: there is no candidate for any number.
-    """
+    """The row to set on each number of GPUs. Raises UsageError if there is no candidate for any
+    number."""
     found: dict[int, Expected | str] = {}
     plans: list[Plan] = []
     for count in counts:
@@ -174,11 +167,8 @@ def solve_micro_batch(asked: PlanRequest, gpus: int, helpers: Helpers) -> Answer
 
 
 def solve_seq_len(asked: PlanRequest, gpus: int, helpers: Helpers) -> Answer:
-    """The longest samples that fit with a requested micro_batch; a multiple of 128.
-
-    Raises:
-        UsageError: the model takes none of these lengths, or the plan refuses its options.
-    """
+    """The longest samples that fit with a requested micro_batch; a multiple of 128. Raises
+    UsageError if the model takes none of these lengths, or the plan refuses its options."""
     family = FAMILIES[asked.options.model.family]
     recipe = family.recipe(asked.options.model.asked)
     most = family.most_seq_len(recipe)
@@ -216,8 +206,7 @@ def solve_seq_len(asked: PlanRequest, gpus: int, helpers: Helpers) -> Answer:
 
 
 def _between(low: int, high: int, over: Mapping[int, float]) -> list[int]:
-    """Up to three places to try. The bytes `over` the limit at `low` and `high` are interpolated
-    to the place where memory meets the limit."""
+    """Up to three places to try, interpolated from the bytes `over` the limit at both ends."""
     guess = low + round((high - low) * over[low] / ((over[low] - over[high]) or 1.0))
     apart = max(1, int((high - low) * _ROUND_A_GUESS))
     guess = min(max(guess, low + 1), high - 1)
@@ -261,8 +250,7 @@ def solve_gpus(asked: PlanRequest, helpers: Helpers) -> Answer:
 
 
 def last_that(holds: Callable[[int], bool], values: Sequence[int]) -> int | None:
-    """The last of `values` for which `holds` is true, by few calls; None if there is none. It is
-    true up to one of them, and false after it."""
+    """The last of `values` for which `holds`, by few calls; None if there is none."""
     low, high = -1, 0
     while high < len(values) and holds(values[high]):
         low, high = high, 2 * high + 1

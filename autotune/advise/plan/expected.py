@@ -99,7 +99,6 @@ class Expected:
 
     @property
     def fits(self) -> bool:
-        """Whether it likely fits."""
         return self.chance >= LIKELY
 
     @property
@@ -183,8 +182,6 @@ Weighed = Mapping[tuple[int, Candidate], Outcome]
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """A request for a plan."""
-
     options: Options
     card: Card
     host_bytes: int | None
@@ -214,7 +211,6 @@ class Plan:
     untraced: str
     """Why closed forms were used; empty if the model was traced."""
     speed_known: bool
-    """Whether the card's speed is known."""
     expected: list[Expected]
     """In the order of the space's candidates."""
 
@@ -364,12 +360,10 @@ class Largest:
     row: Expected
     """The row of the largest that likely fits, else of the largest that may, else the smallest."""
     may: int | None
-    """The largest that may fit."""
 
 
 def largest(rows: Sequence[Expected]) -> list[Largest]:
-    """The largest micro_batch of each build and length, below those that were weighed and do not
-    fit."""
+    """The largest micro_batch of each build and length, below those weighed as too large."""
     alike: dict[object, list[Expected]] = {}
     for row in rows:  # ascending in micro_batch
         alike.setdefault((row.candidate.build, row.candidate.seq_len), []).append(row)

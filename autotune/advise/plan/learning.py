@@ -19,11 +19,8 @@ from autotune.result.folder.journal import records_in
 
 def learn(asked: PlanRequest, place: Path) -> tuple[PlanRequest, list[str]]:
     """`asked` with the measurements of studies on GPUs, the newest first, and remarks for the
-    user. `place` is a study, or a folder of studies.
-
-    Raises:
-        UsageError: there is no such folder, or it has no useful study.
-    """
+    user. `place` is a study, or a folder of studies. Raises UsageError if there is no such folder,
+    or it has no useful study."""
     if not place.is_dir():
         what = "is no folder" if place.exists() else "there is no such folder"
         raise UsageError(f"--learn-from {place}: {what}; name one that has studies in it")

@@ -53,8 +53,6 @@ class Border:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptPlan:
-    """The plan for a number of GPUs."""
-
     gpus: int
     space: Space
     rows: Sequence[Border]
@@ -185,11 +183,8 @@ def _order(row: Border) -> tuple[bool, float]:
 
 @contextmanager
 def script_scale(card: Card, gpus: int, note: Callable[[str], None]) -> Iterator[ScriptScale]:
-    """A scale for scripts on up to `gpus` of `card`; no process is left afterwards.
-
-    Raises:
-        UsageError: so many cards cannot be emulated here.
-    """
+    """A scale for scripts on up to `gpus` of `card`; no process is left afterwards. Raises
+    UsageError if so many cards cannot be emulated here."""
     if gpus > MOST_UNITS:
         raise UsageError(f"--gpus {gpus}x{card.name}: with --script at most {MOST_UNITS}")
     with Emulation(f"{gpus}x{card.name}") as cards, ExitStack() as stack:

@@ -61,11 +61,8 @@ class Scale:
         self._runner: Runner | None = None
 
     def weigh(self, found: Plan, candidate: Candidate, limit_s: float = LIMIT_S) -> Outcome:
-        """The outcome of `candidate` under the limits of the plan `found`.
-
-        Raises:
-            StopRequestedError: the user asked to stop.
-        """
+        """The outcome of `candidate` under the limits of the plan `found`. Raises
+        StopRequestedError if the user asked to stop."""
         runner = self._runner_of(found)
         accum = found.space.workload.micro_steps(candidate)
         job = Job(
@@ -107,11 +104,8 @@ def scale(
 ) -> Iterator[Scale]:
     """A scale for plans on `card`, with `room` times its memory; no process is left afterwards.
 
-    Weighing ends if `gone` becomes true. `context` are known bytes of a process beside tensors, by
-    the name of the card.
-
-    Raises:
-        UsageError: cards cannot be emulated here.
+    Weighing ends if `gone` becomes true. `context` are bytes of a process by the card's name.
+    Raises UsageError if cards cannot be emulated here.
     """
     with Emulation(f"1x{card.name}") as cards, ExitStack() as stack:
         cards.know(context)
@@ -126,9 +120,8 @@ Told = Callable[[int, int, str], None]
 
 
 def weighed(found: Answer, again: Again, scale: Scale, most: int, told: Told) -> Answer:
-    """The answer `found` after weighing its first `most` rows. Rows that could not be weighed, or
-    not before the user ended it, keep their expectations. So do rows far above the GPU's memory,
-    but for the first."""
+    """The answer `found` after weighing its first `most` rows. Others, and all but the first far
+    above the GPU's memory, keep their expectations."""
     known: dict[tuple[int, Candidate], Outcome] = {}
     failed: set[tuple[int, Candidate]] = set()
     while True:
@@ -136,7 +129,7 @@ def weighed(found: Answer, again: Again, scale: Scale, most: int, told: Told) ->
         left = [
             (plan, each) for plan, row in wanted
             if (plan.gpus, row.candidate) not in failed
-            and not (known and _far_above(plan, row))
+            and not (known and row.peak.low_bytes > plan.space.limits.capacity_bytes)
             and (each := _unweighed(plan, row, known.keys() | failed))
         ]  # fmt: skip
         if not left:
@@ -162,17 +155,12 @@ def without_log(text: str) -> str:
 
 
 def _rows(found: Answer, most: int) -> Iterator[tuple[Plan, Expected]]:
-    """The rows of the answer with their plans."""
     if found.counts or found.solved:
         by_gpus = {plan.gpus: plan for plan in found.plans}
         yield from ((by_gpus[row.gpus], row) for row in found.rows)
     else:
         [plan] = found.plans
         yield from ((plan, each.row) for each in table(plan)[:most])
-
-
-def _far_above(plan: Plan, row: Expected) -> bool:
-    return row.peak.low_bytes > plan.space.limits.capacity_bytes
 
 
 def _unweighed(

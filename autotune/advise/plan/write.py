@@ -26,12 +26,8 @@ _OF_TRAINER = (
 
 
 def write(row: Expected, found: Plan, options: Options, folder: Path) -> dict[str, Exported]:
-    """Write the formats that fit to `folder`, and a README.txt. Returns what was written, by
-    format.
-
-    Raises:
-        OSError: the files cannot be written.
-    """
+    """Write the formats that fit to `folder`, and a README.txt; returns them by format. Raises
+    OSError if the files cannot be written."""
     expected = (
         f"expected by a plan, not measured: a peak of {gib(row.peak.bytes)} of"
         f" {gib(found.space.limits.capacity_bytes)} a GPU, which fits with a chance of"

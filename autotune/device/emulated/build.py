@@ -27,8 +27,6 @@ _COMPILE = ("-O1", "-fPIC", "-w")
 
 @dataclass(frozen=True)
 class _Library:
-    """One stand-in."""
-
     stem: str
     """Its name before ".so."."""
     sources: tuple[str, ...]
@@ -52,11 +50,8 @@ OLD_DRIVER = "before_r510"
 
 
 def cuda_torch() -> TorchBuild:
-    """This interpreter's torch.
-
-    Raises:
-        UsageError: there is no torch, or it is built without CUDA.
-    """
+    """This interpreter's torch. Raises UsageError if there is no torch, or it is built without
+    CUDA."""
     build = torch_build()
     if build is None:
         raise UsageError("emulated GPUs need torch: pip install torch")
@@ -141,7 +136,8 @@ def _build(torch: TorchBuild, folder: Path, scratch: Path) -> None:
 def _make(
     library: _Library, torch: TorchBuild, folder: Path, scratch: Path, compile_: list[str]
 ) -> None:
-    real = _real(torch, library.stem) if library.stub else None
+    known = sorted(torch.site.glob(f"nvidia/*/lib/{library.stem}.so.*"))  # among torch's wheels
+    real = known[0] if known and library.stub else None
     if library.stub and real is None:
         raise UsageError(f"emulated GPUs need torch's own {library.stem}; it is not installed")
     soname = real.name if real else f"{library.stem}.so.1"
@@ -169,11 +165,6 @@ def _make(
             extra.append(f"-Wl,--version-script={script}")
     _run(*compile_, "-shared", f"-Wl,-soname,{soname}", *extra, "-o", folder / soname,
          *objects, *_linked(folder))  # fmt: skip
-
-
-def _real(torch: TorchBuild, stem: str) -> Path | None:
-    """The library of that name among torch's wheels."""
-    return next(iter(sorted(torch.site.glob(f"nvidia/*/lib/{stem}.so.*"))), None)
 
 
 def _linked(folder: Path, up: str = ".") -> list[str]:

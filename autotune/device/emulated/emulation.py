@@ -25,7 +25,7 @@ from autotune.device.emulated.overheads import (
     reserved_bytes,
 )
 from autotune.device.emulated.rates import SHARED, rates
-from autotune.errors import UsageError
+from autotune.errors import UsageError, refused
 from autotune.wire.emulated import VARIABLE
 
 _MIG_SLICES = 7
@@ -38,8 +38,6 @@ NOT_SUPPORTED = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """The driver of the emulated machine."""
-
     version: str = "580.65.06"
     cuda: str = ""
     """The newest CUDA that it runs, e.g. "12.8"; by default torch's."""
@@ -56,11 +54,8 @@ class Emulation:
 
     def __init__(self, spec: str, driver: Driver | None = None, mig: int = 0) -> None:
         """Cards as in "8xH100", "4x24GiB" or "1xH100+2xT4", each in `mig` instances if not 0. With
-        two machines, "2x8xH100", only the time of collectives differs.
-
-        Raises:
-            UsageError: an unknown card, no compiler, no room for files, or a torch without CUDA.
-        """
+        two machines, "2x8xH100", only the time of collectives differs. Raises UsageError: an
+        unknown card, no compiler, no room for files, or a torch without CUDA."""
         driver = driver or Driver()
         nodes, each = _machines(spec)
         named = [parse_gpus(part, FLAG) for part in each.split("+")]
@@ -82,10 +77,8 @@ class Emulation:
         for gpu, card in enumerate(cards):
             for instance in range(max(1, mig)):
                 self._add(card, gpu, instance, mig, ranks=len(cards))
-        try:
+        with refused(f"{FLAG} {spec}: no file in TMPDIR"):
             path = self._share()
-        except OSError as error:
-            raise UsageError(f"{FLAG} {spec}: no file in TMPDIR: {error.strerror}") from error
         preloaded = [*map(str, self._stand_ins), *filter(None, [os.environ.get("LD_PRELOAD")])]
         real = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
         self.environment = real | {

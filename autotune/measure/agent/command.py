@@ -12,11 +12,12 @@ import os
 import signal
 import socket
 import sys
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from autotune.errors import UsageError
+from autotune.errors import UsageError, refused
 from autotune.measure.agent.agent import LOST, Agent
 from autotune.measure.agent.scratch import Scratch
 from autotune.measure.runner.channel import Peer
@@ -47,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
         if isinstance(error, TimeoutError):
             hint = "is there a firewall between, or another --interface of the study's?"
         return _complain(f"--driver {asked.driver}: {why}; {hint}", LOST)
-    with Scratch("autotune-agent-", SILENT_S) as scratch:  # before there are threads: it forks
+    with closing(Scratch("autotune-agent-", SILENT_S)) as scratch:  # it forks: before threads
         why = Agent(Peer(dialled), name, scratch).serve()
     return _complain(why, LOST) if why else 0
 
@@ -83,13 +84,11 @@ def _credentials(line: str) -> tuple[bytes, str]:
 def _key_line(path: str) -> str:
     if path == "-":
         return sys.stdin.readline()
-    try:
+    with refused(f"--key-file {path}"):
         file = Path(path)
         if file.stat().st_mode & 0o077:
             raise UsageError(f"--key-file {path}: other users can read it; run chmod 600 {path}")
         return file.read_text()
-    except OSError as error:
-        raise UsageError(f"--key-file {path}: {error.strerror}") from error
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:

@@ -12,12 +12,10 @@ from typing import NoReturn
 
 
 class Scratch:
-    """A folder that is removed at `leave`, or however this process ends. Make it before there are
-    threads: it forks."""
+    """A folder that goes when this process ends, somehow. It forks: make it before threads."""
 
     def __init__(self, prefix: str, silent_s: float | None = None) -> None:
-        """With `silent_s`, kill a process that did not call `alive` for so long, e.g. a stopped
-        one. Children that die with their parent end, too."""
+        """With `silent_s`, kill a process, with its children, that calls `alive` less often."""
         self.folder = Path(tempfile.mkdtemp(prefix=prefix))
         heard, self._alive = os.pipe()
         owner = os.getpid()
@@ -32,18 +30,12 @@ class Scratch:
         """Say that this process runs."""
         os.write(self._alive, b".")
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Remove the folder; may be called again."""
         if not self._left:
             self._left = True
             os.close(self._alive)
             os.waitpid(self._guard, 0)
-
-    def __enter__(self) -> Scratch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.leave()
 
 
 def _guard(owner: int, heard: int, folder: Path, silent_s: float | None) -> NoReturn:
@@ -63,8 +55,7 @@ def _guard(owner: int, heard: int, folder: Path, silent_s: float | None) -> NoRe
 
 
 def _close_all_but(heard: int) -> None:
-    """Close all files but `heard`: nobody must wait for this process to close the owner's output
-    or connections."""
+    """Close all files but `heard`, so nobody waits for this process to close the owner's."""
     os.closerange(3, heard)
     os.closerange(heard + 1, os.sysconf("SC_OPEN_MAX"))
     nothing = os.open(os.devnull, os.O_RDWR)

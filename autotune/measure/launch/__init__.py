@@ -13,16 +13,19 @@ def checked(
 ) -> Launcher | None:  # fmt: skip
     """The launcher that `text` names, before its start; None if there is none.
 
-    A Slurm job of several nodes has one without a name, unless `nodes` is 1.
-
-    Raises:
-        UsageError: the launcher cannot work here, or the arguments exclude each other.
+    A Slurm job of several nodes has one without a name, unless `nodes` is 1. Raises UsageError if
+    the launcher cannot work here, or the arguments exclude each other.
     """
     from autotune.measure.launch.slurm_job import SlurmJob  # imports psutil
 
     job = SlurmJob.found() if text is None and nodes != 1 else None
     if job is None and text is None:
-        _refuse_what_is_of_launchers(nodes, interface)
+        for flag, value in [("--nodes", nodes), ("--interface", interface)]:
+            if value not in (None, 1):
+                raise UsageError(
+                    f"{flag} {value}: needs --launch, which starts agents on the nodes:"
+                    f" {', '.join(WRITTEN)}"
+                )
         return None
     name, _, argument = (text or "slurm").partition(":")
     row = LAUNCHERS[name]
@@ -37,12 +40,3 @@ def checked(
             f" nodes; use --world-size {slots}"
         )
     return made
-
-
-def _refuse_what_is_of_launchers(nodes: int | None, interface: str | None) -> None:
-    for flag, value in [("--nodes", nodes), ("--interface", interface)]:
-        if value not in (None, 1):
-            raise UsageError(
-                f"{flag} {value}: needs --launch, which starts agents on the nodes:"
-                f" {', '.join(WRITTEN)}"
-            )

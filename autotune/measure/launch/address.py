@@ -15,11 +15,8 @@ _ANY_PORT = 9
 
 
 def address_of(interface: str) -> str:
-    """The IPv4 address of an interface of this host, named by its name or address.
-
-    Raises:
-        UsageError: this host has no such interface.
-    """
+    """The IPv4 address of an interface of this host, named by its name or address. Raises
+    UsageError if this host has no such interface."""
     known = {
         name: each.address
         for name, addresses in psutil.net_if_addrs().items()

@@ -43,11 +43,7 @@ class Launcher:
         """The processes that run agents, by node; one for all nodes has the key ""."""
 
     def address(self) -> str:
-        """The address by which nodes reach this host.
-
-        Raises:
-            UsageError: it is unknown.
-        """
+        """The address by which nodes reach this host. Raises UsageError if it is unknown."""
         if self._interface is not None:
             return address_of(self._interface)
         return address_towards(self._hosts(), self.name)
@@ -74,6 +70,5 @@ class Launcher:
         return next((f"{node}: {line}" if node else line for node, line in said if line), "")
 
     def close(self) -> None:
-        """End all that it started, here and on the nodes. May be called twice, or before
-        `start`."""
+        """End all that it started, here and on the nodes. May be called twice."""
         end(self._clients.values())

@@ -59,8 +59,6 @@ def _reach(address: str) -> None:
 
 
 class Ray(Launcher):
-    """For nodes of a Ray cluster."""
-
     name = "ray"
 
     def __init__(self, nodes: list[RayNode], asked: LaunchRequest) -> None:

@@ -25,8 +25,6 @@ _CPUS = 0.01
 
 @dataclass(frozen=True)
 class RayNode:
-    """A node that agents may be placed on."""
-
     name: str
     address: str
     gpus: int
@@ -35,8 +33,6 @@ class RayNode:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """Agents to hold."""
-
     nodes: int
     free_s: float
     """Seconds for nodes to become free."""
@@ -189,7 +185,6 @@ class AgentHolder:
         return f"{how}: {last}" if last else how
 
     def end(self) -> None:
-        """End the agent."""
         if self._process is not None:
             self._process.terminate()
 

@@ -48,8 +48,6 @@ def make(asked: LaunchRequest) -> Slurm:
 
 
 class Slurm(Launcher):
-    """For nodes of a Slurm job."""
-
     name = "slurm"
 
     def __init__(self, job: SlurmJob, asked: LaunchRequest) -> None:
@@ -109,7 +107,6 @@ class Slurm(Launcher):
             time.sleep(0.05)
 
     def _steps(self) -> list[str]:
-        """Our steps that run."""
         listed = ask("squeue", "--steps", "--noheader", f"--jobs={self._job.number}",
                      "--format=%i %j")  # fmt: skip
         steps = (line.split(maxsplit=1) for line in listed.splitlines())

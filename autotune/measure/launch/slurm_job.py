@@ -24,17 +24,13 @@ class SlurmJob:
 
     number: str
     names: tuple[str, ...]
-    """Names of its nodes."""
     addresses: tuple[str, ...]
     """Addresses by which Slurm reaches the nodes."""
 
     @classmethod
     def here(cls) -> SlurmJob | None:
-        """The job of this process; None outside a job.
-
-        Raises:
-            UsageError: Slurm does not answer.
-        """
+        """The job of this process; None outside a job. Raises UsageError if Slurm does not
+        answer."""
         number, listed = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_JOB_NODELIST")
         if not number or not listed:
             return None

@@ -31,11 +31,8 @@ It is one line, since a csh may run it."""
 
 
 def parse_hostfile(path: Path) -> dict[str, int]:
-    """Slots of each host of a file: lines of `host slots=N`, as DeepSpeed reads them.
-
-    Raises:
-        UsageError: the file cannot be read, or has another format.
-    """
+    """Slots of each host of a file: lines of `host slots=N`, as DeepSpeed reads them. Raises
+    UsageError if the file cannot be read, or has another format."""
     launch = f"--launch ssh:{path}"
     try:
         text = path.read_text(encoding="utf-8")

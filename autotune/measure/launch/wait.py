@@ -31,20 +31,15 @@ class Wait(Launcher):
         return [_OUTSIDE]
 
     def start(self, driver: str, key: str, key_file: Path, logs: Path) -> list[str]:
-        """Nothing is started; returns how the user does it. Nodes need a copy of `key_file`."""
-        return lines(self.nodes, driver, key_file)
-
-
-def lines(nodes: int, driver: str, key_file: Path) -> list[str]:
-    """How to start agents: by hand, by torchrun, by kubectl."""
-    held = shlex.join(agent.command(driver, str(key_file)))
-    variables = shlex.join(f"{name}={value}" for name, value in module_path().items())
-    piped = shlex.join(agent.command(driver))
-    return [
-        f"start {nodes} agents, one on each node, from a copy of this folder and of"
-        f" {key_file}, by one of:",
-        f"  env {variables} {held}",
-        f"  env {variables} torchrun --nnodes {nodes} --nproc-per-node 1 --rdzv-backend c10d"
-        f" --rdzv-endpoint NODE:29400 --no-python {held}",
-        f"  kubectl exec -i POD -- env {variables} {piped} < {shlex.quote(str(key_file))}",
-    ]
+        """How the user starts them: by hand, by torchrun, by kubectl. Nodes need `key_file`."""
+        held = shlex.join(agent.command(driver, str(key_file)))
+        variables = shlex.join(f"{name}={value}" for name, value in module_path().items())
+        piped = shlex.join(agent.command(driver))
+        return [
+            f"start {self.nodes} agents, one on each node, from a copy of this folder and of"
+            f" {key_file}, by one of:",
+            f"  env {variables} {held}",
+            f"  env {variables} torchrun --nnodes {self.nodes} --nproc-per-node 1"
+            f" --rdzv-backend c10d --rdzv-endpoint NODE:29400 --no-python {held}",
+            f"  kubectl exec -i POD -- env {variables} {piped} < {shlex.quote(str(key_file))}",
+        ]

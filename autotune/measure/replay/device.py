@@ -38,6 +38,5 @@ class RecordedDevice(ImaginedDevice):
         return EnergyCounters(COVERS)
 
     def fingerprint(self) -> dict[str, Any]:
-        """The fingerprint of the recorded devices."""
         devices: dict[str, Any] = self._recorded.header["fingerprint"]["devices"]
         return devices

@@ -92,9 +92,7 @@ class _Device(Struct):
 
 class _Devices(Struct):
     name: str = ""
-    """Name of the processor."""
     devices: list[_Device] = msgspec.field(default_factory=list)
-    """The GPUs."""
 
 
 class _Fingerprint(Struct):
@@ -117,15 +115,12 @@ class _Header(Struct):
 
     @property
     def device(self) -> str:
-        """The name of the device, or of the first one."""
         devices = self.fingerprint.devices
         return devices.name if self.kind == "cpu" else devices.devices[0].name
 
 
 @dataclass(frozen=True, kw_only=True)
 class GridRow:
-    """One measurement of one candidate."""
-
     candidate: Candidate
     repeat: int
     verdict: Verdict
@@ -138,14 +133,11 @@ class GridRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """A whole file."""
-
     path: Path
     header: dict[str, Any]
     """The first line; the fields below are read from it."""
     device_kind: DeviceKind
     device: str
-    """Name of the recorded device."""
     workload: Workload
     limits: Limits
     trace: Trace | None
@@ -175,7 +167,6 @@ def head(header: dict[str, Any]) -> str:
 
 
 def row_line(row: GridRow) -> str:
-    """The line of one measurement."""
     known: dict[str, object] = {
         **asdict(row.candidate),
         "repeat": row.repeat,
@@ -351,5 +342,4 @@ def _report(cells: _Measured) -> Report:
 
 
 def _of(cls: type[Report | Peaks | Conditions], known: dict[str, Any]) -> dict[str, Any]:
-    """The fields of `cls` that are `known`."""
     return {each.name: known[each.name] for each in fields(cls) if each.name in known}

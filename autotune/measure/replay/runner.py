@@ -51,11 +51,8 @@ class Replay:
                 self._starts_s[row.candidate.build].append(row.group_start_s)
 
     def run(self, job: Job, deadline: float) -> Result:
-        """Replay `job`; `deadline` is on the scale of the virtual time.
-
-        Raises:
-            UsageError: the candidate was not recorded with this schedule.
-        """
+        """Replay `job`; `deadline` is on the scale of the virtual time. Raises UsageError if the
+        candidate was not recorded with this schedule."""
         row = self._random.choice(self._rows_of(job))
         build = job.candidate.build
         # Every foreign run is a launch of its own.

@@ -103,8 +103,7 @@ class _Description(Struct, forbid_unknown_fields=True):
 def read(path: Path, text: str, columns: Mapping[str, str], rows: Mapping[str, str]) -> Grid:
     """The grid of the table `text`, which is in `path`.
 
-    `columns` are named by flags; so are values that `rows` must have. Flags come before the file
-    beside the table.
+    Flags name the `columns`, and values that `rows` must have. They come before the file.
 
     Raises:
         UsageError: there is no such column, or a cell has no value; one line names it.
@@ -200,8 +199,7 @@ def _plain(text: str) -> str:
 
 
 def _number(text: str | None) -> float | None:
-    """A positive number, maybe with commas between thousands or before decimals. None for any
-    other text."""
+    """A positive number, maybe with commas; None for any other text."""
     plain = (text or "").strip()
     if "," in plain and not _THOUSANDS.fullmatch(plain):
         plain = plain.replace(".", "").replace(",", ".")
@@ -221,8 +219,7 @@ def _told(text: str | None, name: str) -> float | None:
 
 
 def _bytes(text: str | None, name: str) -> int | None:
-    """The bytes of the peak `name`. It may have another unit beside it. Raises UsageError for
-    other text beside it."""
+    """The bytes of the peak `name`, maybe with another unit. Raises UsageError for other text."""
     found = _number(text)
     if found is None and text and _NUMBERED.match(text):
         return parse_bytes(text.replace(",", ""), name)

@@ -50,8 +50,6 @@ class StopRequestedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One probe to run."""
-
     candidate: Candidate
     grad_accum: int
     """Micro-steps of the real schedule."""
@@ -101,13 +99,10 @@ class Result(ProbeEnd):
 
 
 class Runner(Protocol):
-    """One slot of a study: runs one probe at a time. One thread at a time calls its methods; any
-    thread may call `kill`."""
+    """One slot of a study. One thread at a time calls its methods; any may call `kill`."""
 
     @property
-    def live_build(self) -> Build | None:
-        """The build of the live group."""
-        ...
+    def live_build(self) -> Build | None: ...
 
     def run(self, job: Job, deadline: float) -> Result:
         """Carry `job` out; `deadline` is on the scale of the budget's `Clock.at`.
@@ -116,27 +111,19 @@ class Runner(Protocol):
             StopRequestedError: the user asked to stop.
             NoNodesError: this runner can run nothing more; the study puts the job off.
         """
-        ...
 
     def trace(self, space: Space, limit_s: float, deadline: float) -> Trace | None:
         """The memory that the models of `space` need, found without its devices.
 
         None if it takes longer than `limit_s` or until the `deadline`. Imports that ranks need,
-        too, do not count against `limit_s`.
-
-        Raises:
-            StopRequestedError: the user asked to stop.
+        too, do not count against `limit_s`. Raises StopRequestedError if the user asked to stop.
         """
-        ...
 
     def retire(self, until: float) -> None:
         """End the live group, if there is one. Wait until its memory is free, at most `until`."""
-        ...
 
     def kill(self) -> None:
         """End everything at once; for a second Ctrl-C."""
-        ...
 
     def close(self) -> None:
         """End all processes; nothing is probed after it."""
-        ...

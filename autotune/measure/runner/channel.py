@@ -1,7 +1,6 @@
 """The socket that ranks dial: one interface, a random key, JSON messages of bounded size.
 
-Each connection is authenticated in a thread of its own. So a peer without the key, or a slow one,
-never keeps the study waiting.
+Each connection is authenticated in a thread of its own, so the study waits for no peer.
 
 A token identifies a rank, not its process id. If too many peers dial, unauthenticated ones of the
 host with the most are cut off. A rank that was cut off dials again.

@@ -71,8 +71,7 @@ def failure(what: str, fault: Fault) -> UsageError | ModelError:
 
 
 def describe(asked: Describe, limit_s: float, start: Start = local.start_rank) -> Described | str:
-    """The trace of models, or why there is none after at most `limit_s`. Each helper traces
-    several models, since the first call of each operation is slow."""
+    """The trace of models, several a helper, or why there is none after `limit_s`."""
     each = max(2, -(-len(asked.models) // _at_once()))
     parts = [slice(start, start + each) for start in range(0, len(asked.models), each)]
     shares = [replace(asked, models=asked.models[part]) for part in parts]

@@ -23,8 +23,7 @@ STALE_S = 600.0
 
 
 class Compiled:
-    """A common folder for inductor and Triton. torch would keep compiled code among temporary
-    files, and each process would compile again."""
+    """A common folder for inductor and Triton, so that each process compiles less."""
 
     def __init__(self, logs: Path) -> None:
         self._folder = (logs / COMPILED).absolute()
@@ -99,8 +98,7 @@ def note_builder(environ: Mapping[str, str], pid: int) -> None:
 
 
 def remove_stale_locks(environ: Mapping[str, str]) -> None:
-    """Remove locks without a build: those of this host's last builder, if it ended, and old
-    ones."""
+    """Remove old locks, and those of this host's last builder, if it ended."""
     note = folder(environ) / BUILDER
     with suppress(OSError, ValueError):
         host, pid, began_s = note.read_text().split()

@@ -36,7 +36,7 @@ class Forks:
     """Ranks forked from the server of their engine, which starts when it is first needed.
 
     If a server cannot fork, ranks of that engine are spawned from then on. If forked ranks do not
-    come up, all ranks are spawned. One line says why.
+    come up, all ranks are spawned. One line says why. `node.Node` explains the methods.
     """
 
     def __init__(
@@ -46,8 +46,7 @@ class Forks:
         note: Callable[[str], None],
         works: bool = sys.platform == "linux",
     ) -> None:
-        """`environment` extends the study's own for all ranks. They are spawned unless forking
-        `works`."""
+        """`environment` extends the study's own. Ranks are spawned unless forking `works`."""
         self._logs = logs
         self._environment = environment
         self._note = note
@@ -59,18 +58,11 @@ class Forks:
         """Engines whose ranks are not forked."""
 
     def ready(self, engine: str) -> bool:
-        """Whether ranks of `engine` start at once, or `prepare` would not help."""
         server = self._servers.get(engine)
         known = engine in self._spawned or (server is not None and server.imported)
         return not self._works or known
 
     def prepare(self, engine: str, family: str, stop: Callable[[], bool], deadline: float) -> None:
-        """Prepare to start ranks of `engine` with models of `family` at once. Wait until
-        `deadline`.
-
-        Raises:
-            StopRequestedError: the user asked to stop.
-        """
         with self._one_at_a_time:
             if not self.ready(engine):
                 self._prepare(engine, family, stop, deadline)
@@ -99,8 +91,7 @@ class Forks:
             self._spawn(engine, but)
 
     def take(self, other: Forks) -> None:
-        """Take the servers of `other`, which has the same variables. Their logs follow at their
-        end."""
+        """Take the servers of `other`, with the same variables. Their logs follow at their end."""
         for server in other._servers.values():
             server.kept = self._logs / server.log.name
         self._servers |= other._servers
@@ -120,11 +111,9 @@ class Forks:
         return local.start_rank(dial, log, environment)
 
     def succeeded(self) -> None:
-        """Learn that ranks came up."""
         self._proven = True
 
     def give_up(self, why: str) -> bool:
-        """Learn that ranks did not come up. True if they start in another way from now on."""
         with self._one_at_a_time:
             if self._proven or not self._works:
                 return False
@@ -133,7 +122,6 @@ class Forks:
             return True
 
     def kill(self, why: str = "") -> None:
-        """End everything but ranks, at once."""
         for server in self._servers.values():
             server.process.signal(signal.SIGKILL)
 
@@ -187,11 +175,7 @@ class _Server:
                 return f"the fork server sent a {type(other).__name__}"
 
     def fork(self, dial: Dial, log: Path, environment: dict[str, str]) -> LocalProcess:
-        """A new rank.
-
-        Raises:
-            _ServerError: the server could not fork it.
-        """
+        """A new rank. Raises _ServerError if the server could not fork it."""
         everything = full_environment(log, environment)
         with _adopting_orphans():
             try:

@@ -43,7 +43,7 @@ def gather(
     on_come: Callable[[str], object] = str if names else note
     deadline = time.monotonic() + limit_s
     try:
-        while time.monotonic() < deadline and not _complete(nodes, wanted):
+        while time.monotonic() < deadline and len(_there(nodes)) < wanted:
             wait([channel], POLL_S)  # type: ignore[list-item]
             while (peer := channel.accept()) is not None:
                 nodes.append(Remote(peer, _word_of(peer), device, note, on_lost))
@@ -57,7 +57,7 @@ def gather(
                 said.append(each)
             if len(said) + len([n for n in nodes if not n.lost]) >= wanted and said:
                 deadline = min(deadline, time.monotonic() + 1.0)  # nobody else will come
-        there = [node for node in nodes if node.facts is not None and not node.lost][:wanted]
+        there = _there(nodes)[:wanted]
         for node in nodes:
             if node not in there:
                 node.close()
@@ -99,8 +99,8 @@ def _who_lacks(there: Sequence[Remote], wanted: int, names: Sequence[str], late:
     return f"{who} {is_or_are} not there{why}; going on with {', '.join(have)}"
 
 
-def _complete(nodes: Sequence[Remote], wanted: int) -> bool:
-    return sum(node.facts is not None and not node.lost for node in nodes) >= wanted
+def _there(nodes: Sequence[Remote]) -> list[Remote]:
+    return [node for node in nodes if node.facts is not None and not node.lost]
 
 
 def _check(nodes: Sequence[Remote]) -> None:

@@ -52,14 +52,11 @@ POLL_S = 0.1
 
 @dataclass(kw_only=True)
 class GroupRank:
-    """One rank and its state."""
-
     number: int
     process: RankProcess
     log: Path
     seat: Seat
     token: str
-    """The token of its `Hello`."""
     local_rank: int = 0
     address: str = LOOPBACK
     """The address of its node, for the other ranks."""
@@ -164,17 +161,13 @@ class Group:
             if self._wiring.stop():
                 raise StopRequestedError
             self._pump(POLL_S)
-            self._check_nodes()
+            for rank in self.ranks:
+                if why := rank.seat.node.lost:
+                    raise NodeLostError(why)
             failure = self._failure(deadline)
             if failure is not None:
                 return failure
         return None
-
-    def _check_nodes(self) -> None:
-        """Raises NodeLostError if a rank's node is lost."""
-        for rank in self.ranks:
-            if why := rank.seat.node.lost:
-                raise NodeLostError(why)
 
     def _pump(self, timeout: float) -> None:
         """Handle messages that arrive within `timeout` seconds."""
@@ -256,13 +249,10 @@ class Group:
     def _send_start(self, rank: GroupRank) -> None:
         node = rank.seat.node
         start = self._start
+        capacities = start.rank_capacities or [start.capacity_bytes] * len(self.ranks)
         mine = replace(
             start,
-            capacity_bytes=(
-                start.rank_capacities[rank.number]
-                if start.rank_capacities
-                else start.capacity_bytes
-            ),
+            capacity_bytes=capacities[rank.number],
             device_uuid=node.uuids[rank.seat.device],
             local_rank=rank.local_rank,
             local_ranks=sum(other.seat.node is node for other in self.ranks),
@@ -320,8 +310,7 @@ class Group:
     def _crash(self, bad: list[GroupRank]) -> Result:
         """The failure of a group in which no rank named memory.
 
-        A rank that ended without a message is the likelier cause: the errors of others mostly
-        come from its end.
+        A rank that ended without a message is the likelier cause of the errors of others.
         """
         silent = [rank for rank in bad if rank.fault is None]
         for rank in silent:

@@ -35,12 +35,10 @@ class Helper:
         environment: dict[str, str] = NO_GPU,
         channel: Channel | None = None,
     ) -> None:
-        """Start the helper. It has `limit_s` to answer. It dials `channel`, which stays open, or
-        a channel of its own."""
+        """It has `limit_s` to answer. It dials `channel`, which stays open, or one of its own."""
         self._asked = asked
         self._limit_s = limit_s
         self.found: Described | Counted | Loaded | None = None
-        """The answer."""
         self.why = ""
         """Why there is no answer."""
         self.fault: Fault | None = None
@@ -48,7 +46,6 @@ class Helper:
         self.works = True
         """Whether it may still answer."""
         self.phase, self.entered = Phase.IMPORT, time.monotonic()
-        """Its phase, and when it entered it."""
         self._deadline = time.monotonic() + limit_s
         self._own_channel = channel is None
         self._channel = channel or Channel()

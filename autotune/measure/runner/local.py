@@ -60,7 +60,6 @@ class LocalProcess:
         return ended.si_status if exited else -ended.si_status
 
     def lives(self) -> bool:
-        """Whether a process of the session, maybe a killed one, still holds memory."""
         return self.exit_code() is None or any(map(self._is_of_session, psutil.process_iter()))
 
     def _is_of_session(self, process: psutil.Process) -> bool:
@@ -83,7 +82,6 @@ class LocalProcess:
         return ""
 
     def signal(self, number: signal.Signals) -> None:
-        """Send `number` to every process of the session."""
         if self._code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
@@ -123,7 +121,6 @@ def spawn(
 
 
 def start_rank(dial: Dial, log: Path, environment: dict[str, str]) -> LocalProcess:
-    """A rank that will dial the study."""
     return spawn(WORKER, encode(dial) + b"\n", log, environment)
 
 
@@ -166,8 +163,7 @@ def _cut_middle(log: Path) -> None:
 
 
 def of_launcher(name: str) -> bool:
-    """Whether launchers set that variable to tell a process its rank. Ranks get theirs from the
-    study, but libraries would believe the launcher."""
+    """Whether launchers set that variable to tell a rank, which libraries would believe."""
     return name in _PLACES or name.startswith(_LAUNCHERS)
 
 
@@ -179,8 +175,7 @@ _LAUNCHERS = ("SLURM", "SRUN_", "PMI_", "PMIX_", "PMI2_", "OMPI_", "TORCHELASTIC
 
 
 def _paths() -> dict[str, str]:
-    """Paths to a rank's programs and modules. PATH includes ninja, which compiles DeepSpeed's ops,
-    even if the environment is not activated."""
+    """Paths to a rank's programs, with ninja for DeepSpeed's ops, and to its modules."""
     programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     return {"PATH": programs} | module_path()
 

@@ -62,10 +62,8 @@ class Ops:
     def load(self, names: set[str], nodes: Sequence[Node], deadline: float) -> None:
         """Load `names` on each of `nodes`, once each; torch compiles them at first.
 
-        The wait ends after `LOAD_SHARE` of the time until `deadline`.
-
-        Raises:
-            StopRequestedError: the user asked to stop.
+        The wait ends after `LOAD_SHARE` of the time until `deadline`. Raises StopRequestedError if
+        the user asked to stop.
         """
         self._wiring.note(
             f"loading DeepSpeed's {', '.join(sorted(names))}; the first time on a machine this"

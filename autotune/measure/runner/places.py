@@ -37,10 +37,7 @@ class Places:
 
     def take(self) -> bool:
         """Take seats on nodes that are not lost. Return whether all of them were heard lately.
-
-        Raises:
-            NoNodesError: there are none.
-        """
+        Raises NoNodesError if there are none."""
         self.seats = self._seating.seats(self._slot)
         for node in self.nodes:
             self._baseline_bytes.setdefault(node, node.in_use_bytes())
@@ -48,7 +45,6 @@ class Places:
         return all(node.heard_since(now - RECENT_S) for node in self.nodes)
 
     def task(self, seat: Seat, *, engine: str, family: str, environment: dict[str, str]) -> Task:
-        """The task of a rank in `seat`."""
         there = [each for each in self.seats if each.node is seat.node]
         beside = self._seating.beside
         return Task(
@@ -64,8 +60,7 @@ class Places:
         )
 
     def left_bytes(self, until: float, lives: Callable[[], bool]) -> int:
-        """Wait for device memory to come back, at most until `until`. Return the rest. `lives`
-        tells whether a process of the ended group is still there."""
+        """Wait until `until` for device memory while a process `lives`; return the rest."""
         flat_s = FLAT_S + 2 * max((node.refreshed_s for node in self.nodes), default=0.0)
         return left_bytes(self._over_baseline_bytes, lives, until, flat_s)
 

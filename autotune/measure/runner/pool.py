@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -55,8 +54,7 @@ class Pool:
         numbers: Iterator[int],
         close: Callable[[], None],
     ) -> None:
-        """Ranks dial `channel`, which the pool closes; `close` ends the nodes. Pools share one
-        iterator of group `numbers`, since these name the logs."""
+        """Ranks dial `channel`, which the pool closes; `close` ends the nodes."""
         self._requests = requests
         self._workload = requests.workload
         self._places = places
@@ -211,8 +209,7 @@ class Pool:
         return replace(of_one, peaks=whole(of_one.peaks), phases=phases)
 
     def _take_seats(self, until: float) -> None:
-        """Take seats for the next group. Wait for silent nodes until they speak or are lost.
-        Raises NoNodesError."""
+        """Take seats; wait for silent nodes until they speak or are lost. Raises NoNodesError."""
         while True:
             if self._places.lost and self._group is not None:
                 self._end(politely=False, until=until)
@@ -309,7 +306,7 @@ def pools(
         if not opened:
             close()
 
-    numbers = _group_numbers(wirings[0].logs)
+    numbers = itertools.count(1 + wirings[0].last_number(r"group(\d+)-rank\d+\.log"))
     return [
         Pool(
             Requests(
@@ -328,9 +325,3 @@ def pools(
         )
         for slot, wiring in enumerate(wirings)
     ]
-
-
-def _group_numbers(logs: Path) -> Iterator[int]:
-    """Numbers of groups, from the first one without a log in `logs`."""
-    names = (re.fullmatch(r"group(\d+)-rank\d+\.log", path.name) for path in logs.iterdir())
-    return itertools.count(1 + max((int(name[1]) for name in names if name), default=0))

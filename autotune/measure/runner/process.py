@@ -13,23 +13,18 @@ class RankProcess(Protocol):
 
     def exit_code(self) -> int | None:
         """Negative for a signal, None while it runs."""
-        ...
 
     def lives(self) -> bool:
         """Whether a process of its session, maybe a killed one, still holds memory."""
-        ...
 
     def limit_log(self) -> str:
         """Keep its log small; returns a note the first time."""
-        ...
 
     def signal(self, number: signal.Signals) -> None:
         """Send `number` to every process of its session."""
-        ...
 
     def reap(self) -> None:
         """Collect it, once it has ended or been killed, and its temporary files."""
-        ...
 
 
 def ended(code: int) -> str:

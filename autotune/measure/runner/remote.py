@@ -39,8 +39,7 @@ class Remote:
         note: Callable[[str], None],
         on_lost: Callable[[str], None],
     ) -> None:
-        """It opens `device` there, as `--device` names it. A thread tells `on_lost` at once why
-        the node is lost, unless it was closed."""
+        """It opens `device` there. A thread tells `on_lost` why it is lost, unless closed."""
         self.name = joined.name
         self.version = joined.version
         self.address = ""
@@ -184,8 +183,6 @@ class Remote:
 
 
 class _Process:
-    """A process on a remote node."""
-
     def __init__(self, node: Remote, token: str, log: Path) -> None:
         self.pid = 0
         self.collected = threading.Event()

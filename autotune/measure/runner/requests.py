@@ -50,7 +50,6 @@ class Requests:
         )  # fmt: skip
 
     def probe(self, number: int, job: Job) -> Probe:
-        """A probe of one candidate."""
         plain = Probe(
             number=number,
             micro_batch=job.candidate.micro_batch,

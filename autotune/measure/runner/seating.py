@@ -14,7 +14,6 @@ from autotune.errors import NoNodesError
 from autotune.measure.runner.node import Node, Seat
 
 Block = tuple[Seat, ...]
-"""The seats of one group."""
 
 
 class Seating:
@@ -26,8 +25,7 @@ class Seating:
     def __init__(
         self, places: Sequence[tuple[Node, int]], ranks: int, slots: int | None = None
     ) -> None:
-        """`places` are nodes with their number of ranks. Groups have `ranks`; `slots` of them run
-        at once, or as many as fit."""
+        """`places` are nodes with their ranks. `slots` groups run at once, or as many as fit."""
         # Groups that share a node come first: a comparison needs two on one node.
         most_first = sorted(places, key=lambda each: -(each[1] // ranks))
         self._all = [[Seat(node, place) for place in range(count)] for node, count in most_first]
@@ -59,13 +57,9 @@ class Seating:
         return max((max(counts.values()) for counts in each), default=0)
 
     def seats(self, slot: int) -> Block:
-        """The seats of that slot's group from now on.
-
-        Raises:
-            NoNodesError: none are left.
-        """
+        """The seats of that slot's group from now on. Raises NoNodesError if none are left."""
         with self._lock:
-            if slot in self._of and _is_there(self._of[slot]):
+            if slot in self._of and not any(seat.node.lost for seat in self._of[slot]):
                 return self._of[slot]
             self._of.pop(slot, None)
             taken = {seat for block in self._of.values() for seat in block}
@@ -88,10 +82,6 @@ class Seating:
 
 def _nodes(block: Block) -> set[Node]:
     return {seat.node for seat in block}
-
-
-def _is_there(block: Block) -> bool:
-    return not any(seat.node.lost for seat in block)
 
 
 def _blocks(nodes: Sequence[Sequence[Seat]], ranks: int) -> list[Block]:

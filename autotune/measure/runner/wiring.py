@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -31,3 +32,8 @@ class Wiring:
     """A runner that shares a machine enters it, with the machine's name, to make steps."""
     rows: int | None = None
     """Rows of each sample that a script's model gets, if known."""
+
+    def last_number(self, name: str) -> int:
+        """The largest number in a log's name that matches `name`; 0 without one."""
+        found = (re.fullmatch(name, path.name) for path in self.logs.iterdir())
+        return max((int(match[1]) for match in found if match), default=0)

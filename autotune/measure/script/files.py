@@ -25,8 +25,6 @@ OWN = "own"
 
 
 class Files:
-    """The files of one study's script."""
-
     def __init__(self, command: Command, space: Space, device_kind: str, seed: int) -> None:
         self._command = command
         self._seed = seed
@@ -43,8 +41,7 @@ class Files:
         return {name: str(folder / file) for name, file in found.items()}
 
     def write(self, candidate: Candidate, folder: Path, replicas: int | None) -> None:
-        """Write the command's files for `candidate` to `folder`; `replicas` share a global batch,
-        None if unknown. Raises OSError."""
+        """Write the command's files to `folder`; `replicas` may be unknown. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         if self._has_out:
             (folder / OUT).mkdir(exist_ok=True)

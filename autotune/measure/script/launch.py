@@ -36,15 +36,12 @@ SCRATCH_BYTES = 20 * 2**30
 SCRATCH_SHARE = 0.5
 """A launch ends if it fills this share of the disk's free space, or `SCRATCH_BYTES` if less."""
 SCRATCH_EVERY_S = 2.0
-LAST_LINES = 20
 ALL_CORES = range(psutil.cpu_count() or 1)
 HIDDEN_S, HIDDEN_EVERY_S = 8.0, 2.0
 """Seconds with torch loaded before its process must have dialled; and the interval of checks."""
 
 
 class Launch:
-    """The processes of one launch."""
-
     def __init__(
         self, channel: Channel, request: dict[str, Any], log: Path, in_use: tuple[int, ...],
         capacities: Sequence[int] = (),
@@ -143,12 +140,7 @@ class Launch:
         )
         return size if size > self._most_bytes else None
 
-    def last_lines(self) -> str:
-        """The last lines of its output."""
-        return "\n".join(self.said().splitlines()[-LAST_LINES:])
-
     def said(self) -> str:
-        """Its output."""
         with suppress(OSError):
             return self.log.read_text(encoding="utf-8", errors="replace")
         return ""
@@ -168,8 +160,7 @@ class Launch:
                 if (seen := process.latest) is not None and seen.peaks is not None]  # fmt: skip
 
     def peaks(self, ranks: Ranks, retries_before: int) -> Peaks:
-        """The largest peaks of any rank; host memory is that of all processes of the launch
-        now."""
+        """The largest peaks of any rank; host memory is that of all processes now."""
         host = 0
         for below in self._below():
             with suppress(psutil.Error):
@@ -236,8 +227,7 @@ class Launch:
         return []
 
     def _kill_marked(self) -> bool:
-        """Kill processes with this launch's address in their environment, in case the supervisor
-        died. Returns whether there were any."""
+        """Kill processes with this launch's address, and return whether there were any."""
         found = False
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):

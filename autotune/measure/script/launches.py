@@ -44,6 +44,7 @@ from autotune.wire.reports import DURING, EVALUATE, SAVE, Report
 from autotune.wire.stopping import Phase, Steps
 
 HOOK = CHECKOUT / "probes" / "hook"
+LAST_LINES = 20
 CHECKED_STEPS = 2
 """After so many steps, the run is compared with the request."""
 ENDLESS = 64
@@ -81,7 +82,7 @@ class Launches:
         self._wiring = wiring
         self._deadline_s = phase_deadlines(wiring.budget_s)
         self._compiled = Compiled(wiring.logs)
-        self._launches = _last_launch(wiring.logs)
+        self._launches = wiring.last_number(r"launch(\d+)\.log")
         self._launch: Launch | None = None
         self._measured: set[Candidate] = set()
         self._failed = False
@@ -251,11 +252,8 @@ class Launches:
                 return failed
 
     def _other(self, job: Job, ranks: Ranks) -> Result | None:
-        """A refusal if the run differs from the request; None if it does not.
-
-        Raises:
-            ModelError: the script could run no candidate as requested.
-        """
+        """A refusal if the run differs from the request; None if it does not. Raises ModelError if
+        the script could run no candidate as requested."""
         candidate, world_size = job.candidate, self._space.workload.world_size
         accum = self._accum(job, ranks)
         if accum is None:
@@ -272,8 +270,7 @@ class Launches:
         return None
 
     def _lacks(self, launch: Launch, ranks: Ranks, deadline: float) -> str | None:
-        """The phases that a launch for them lacked; None while they may still come. Over
-        the ceiling, none is waited for."""
+        """The phases that the launch lacked; None to wait for them, never over the ceiling."""
         found = launch.phases(ranks)
         missing = [name for name in (EVALUATE, SAVE) if name not in found or not found[name].count]
         ends = time.monotonic() > deadline or (launch.ended and not launch.code)
@@ -303,8 +300,7 @@ class Launches:
         )  # fmt: skip
 
     def _learns_replicas(self, found: Mismatch, ranks: Ranks, candidate: Candidate) -> bool:
-        """Whether `found` shows another number of replicas than was known. The script then needs
-        other micro-steps."""
+        """Whether `found` shows another number of replicas, which needs other micro-steps."""
         replicas = len(ranks.sharing.replicas)
         known = self._replicas.get(candidate.sharing, self._space.workload.replicas(candidate))
         if found.axis != "grad_accum" or replicas == known:
@@ -313,8 +309,7 @@ class Launches:
         return True
 
     def _learns_rows(self, found: Mismatch) -> bool:
-        """Whether `found`, with an earlier one, shows several rows a sample: chosen and rejected,
-        or two views."""
+        """Whether `found` shows several rows a sample: chosen and rejected, or two views."""
         rows = found.got // found.asked
         known = self._got.get("micro_batch", {})
         if found.axis != "micro_batch" or rows * found.asked != found.got:
@@ -370,11 +365,8 @@ class Launches:
         return Phase.BUILD if launch.processes else Phase.IMPORT
 
     def _late(self, launch: Launch, job: Job, ranks: Ranks, deadline: float) -> Result | None:
-        """Why the launch cannot go on, though it has not ended.
-
-        Raises:
-            ModelError: no probe was measured, and none will be.
-        """
+        """Why the launch cannot go on, though it has not ended. Raises ModelError if no probe was
+        measured, and none will be."""
         now = time.monotonic()
         if now > deadline:
             slow, needs_s = _too_slow(launch, ranks, job)
@@ -465,7 +457,7 @@ class Launches:
             if is_launchers(first.kinds) and (cause := cause_in(launch.said())) is not None:
                 reason, trace = cause, ""
         else:
-            trace = launch.last_lines() if code else ""
+            trace = "\n".join(launch.said().splitlines()[-LAST_LINES:]) if code else ""
             said = [line for line in trace.splitlines() if re.search(r"\w", line)]
             reason = f"{ended(_as_signal(code))}; {said[-1] if said else _saw(launch)}"
         if missing := why(reason, trace, launch.said()):
@@ -479,8 +471,7 @@ class Launches:
         return Result(verdict=Verdict.CRASHED, reason=f"{reason}; see {launch.log.name}")
 
     def _refuses_word(self, error: str, candidate: Candidate) -> str:
-        """The remedy if `error` says that the script takes True or False for an axis of words;
-        empty for other errors."""
+        """The remedy if the script takes True or False for an axis of words; else empty."""
         words = [name for name in self._command.placeholders if name in AXES and AXES[name].words]
         for name in words:
             value = re.escape(str(getattr(candidate, name)))
@@ -494,11 +485,8 @@ class Launches:
         return ""
 
     def _refused(self, found: Mismatch, candidate: Candidate) -> Result:
-        """The result if the run differs from the request: no measurement of `candidate`.
-
-        Raises:
-            ModelError: the script could run no candidate as requested.
-        """
+        """The result if the run differs from the request: no measurement of `candidate`. Raises
+        ModelError if the script could run no candidate as requested."""
         if found.axis == "ranks":
             raise ModelError(f"--script: {found.says}", "")
         if found.axis == "grad_accum":
@@ -530,8 +518,7 @@ class Launches:
         return Result(verdict=Verdict.UNSUPPORTED, reason=says, unsupported=(found.axis,))
 
     def _is_all(self, found: Mismatch, got: Mapping[int, int]) -> bool:
-        """Whether the script ignores the request, and so leaves nothing to search. It may only
-        have an upper limit, if no smaller value was tried."""
+        """Whether the script ignores the request, or has an upper limit below all values."""
         searched = [name for name, values in self._space.axes.items() if len(values) > 1]
         heedless = min(got) < found.got and searched == [found.axis] and not self._measured
         return heedless or all(getattr(c, found.axis) != found.got for c in self._space.candidates)
@@ -630,9 +617,3 @@ def _too_slow(launch: Launch, ranks: Ranks, job: Job) -> tuple[str, float | None
 def _may_be_rough(job: Job) -> bool:
     """Whether few steps are better than none: not for finals, phases or energy."""
     return not (job.mixed or job.phases or job.rule.energy_s)
-
-
-def _last_launch(logs: Path) -> int:
-    """The largest number of a launch with a log in `logs`; 0 if there is none."""
-    names = (re.fullmatch(r"launch(\d+)\.log", path.name) for path in logs.iterdir())
-    return max((int(name[1]) for name in names if name), default=0)

@@ -95,8 +95,7 @@ def _above_1(**degrees: int) -> dict[str, int]:
 
 
 def _named(places: Places, averaged: int) -> Sharing | None:
-    """The sharing by named dimensions. None if they do not name all ranks, or allow fewer ranks
-    than average gradients."""
+    """The sharing by named dimensions. None if not all ranks are named, or too few average."""
     sizes = {role: size for role, (size, _) in next(iter(places.values())).degrees.items()}
     same = all({r: s for r, (s, _) in p.degrees.items()} == sizes for p in places.values())
     whole = math.prod(sizes.values()) == len(places)
@@ -131,8 +130,7 @@ def _with_experts(places: Places, digests: Digests) -> Places:
 
 
 def _averaged(places: Places) -> list[list[int]]:
-    """Sets of ranks that average gradients, directly or through others. Pipeline stages that share
-    an embedding do not count."""
+    """Ranks that average gradients, also through others. Stages that share an embedding do not."""
     groups = [
         [other for other in group if other in places and places[other].fed == place.fed]
         for place in places.values()
@@ -187,8 +185,7 @@ def _same(digests: Digests, rank: int, other: int) -> bool:
 
 
 def _digests(places: Places) -> dict[int, tuple[int, ...]] | None:
-    """Digests of the data of each rank that feeds others; None if they show nothing. A script may
-    repeat the same data for want of more."""
+    """Digests of each rank's data, of those that feed others; None if they show nothing."""
     found = {rank: tuple(place.batches) for rank, place in places.items() if not place.fed}
     if not all(found.values()):
         return None

@@ -102,11 +102,9 @@ class Ranks:
         return max(each, default=0) if all(each) else 0
 
     def step_s(self, first: int, count: int) -> float:
-        """Seconds of a step, the mean of `count` from `first` on: from the last rank's end of the
-        one before to the last rank's end.
+        """Seconds of a step, the mean of `count` from `first` on, between the last ranks' ends.
 
-        What one rank is late by, the others wait for in the next step: the longest of each step
-        would count it twice.
+        The longest of each step would count twice what one rank is late by: others wait for it.
         """
         before_s = max(rank.ends_s[first - 1] for rank in self.all) if first else 0.0
         return (max(rank.ends_s[first + count - 1] for rank in self.all) - before_s) / count
@@ -197,8 +195,7 @@ class Ranks:
         return sum(map(statistics.fmean, said)) if said and all(said) else None
 
     def ran(self, first: int, accum: int, rows: int = 1) -> Ran:
-        """The steps from `first` on; the model gets `rows` a sample. Unseen values are as
-        requested."""
+        """The steps from `first` on, with `rows` a sample. Unseen values are as requested."""
         steps = [step for rank in self.all for step in rank.steps[first : self.made]]
         micro_steps, shared = self.micro_steps, self.sharing
         replicas, degrees = shared.replicas, shared.degrees
@@ -279,8 +276,7 @@ class Ranks:
         return max(1, round(statistics.median(counts))) if counts else 1
 
     def shapes(self) -> Iterator[tuple[int, int]]:
-        """Samples, and tokens of a sample, of each micro-step that was seen; 0 tokens if only
-        samples show."""
+        """Samples and their tokens of each micro-step seen; 0 tokens if only samples show."""
         for rank in self._feeding:
             yield from self._shapes(rank.steps)
 

@@ -29,8 +29,7 @@ class Timing:
         counters: Sequence[Counters],
         sensors: Callable[[], Sequence[Sensors]],
     ) -> None:
-        """`counters` measure the energy of each device in use, or of the host. `sensors` opens the
-        sensors of each device."""
+        """`counters` are of each device in use, or of the host. `sensors` opens each device's."""
         self.steps = steps
         self._counters = counters
         self._energy: list[EnergyMeter] = []
@@ -64,8 +63,7 @@ class Timing:
     def feed(self, ranks: Ranks) -> Phase | None:
         """Take over the steps that all ranks made; returns the phase of the latest.
 
-        With rollouts each is the mean of a cycle, which begins with one. The first of all steps
-        began with one, and is not told.
+        With rollouts each is the mean of a cycle, which begins with one; the first is not told.
         """
         now, cycle = time.monotonic(), ranks.cycle
         if not cycle:
@@ -82,7 +80,8 @@ class Timing:
                 self._before = self._launch.times()
                 self._energy = [EnergyMeter(of) for of in self._counters]
                 self._sensors = self._open()
-                self.retries = _retries(ranks)
+                told = [r.latest.peaks for r in ranks.all if r.latest and r.latest.peaks]
+                self.retries = max((peaks.alloc_retries for peaks in told), default=0)
             phase = Phase.WARMUP if self.steps.wanted(Phase.WARMUP) else Phase.TIMED
             if self.steps.stopped_early:
                 self._phase = Phase.TIMED
@@ -113,9 +112,3 @@ class Timing:
         now = self._launch.times()
         readings = Readings.worst([each.worst for each in self._sensors])
         return now.conditions(self._before or now, len(ALL_CORES), readings)
-
-
-def _retries(ranks: Ranks) -> int:
-    return max(
-        (r.latest.peaks.alloc_retries for r in ranks.all if r.latest and r.latest.peaks), default=0
-    )

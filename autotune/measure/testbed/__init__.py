@@ -1,8 +1,7 @@
 """The place of measurement: this machine's devices, several machines, or a recording.
 
-Options become a space in three steps. `resolve`, `script_space` and `recording` make a `Basis`
-from a model, a script or a recording. `Basis.space` makes the space. `candidates` has its points,
-and refuses those that cannot run.
+Options become a space in three steps: `resolve`, `script_space` or `recording` make a `Basis`.
+`Basis.space` makes the space. `candidates` refuses points that cannot run.
 """
 
 from __future__ import annotations
@@ -20,10 +19,8 @@ REPLAY = "replay:"
 def open_testbed(options: Options) -> Testbed:
     """The testbed that `--device` names. This enters the emulation of an emulated one.
 
-    Names are "auto", "cpu", "cuda", "cuda:0,2", "emulated:8xH100", "replay:FILE.csv".
-
-    Raises:
-        UsageError: the name is none of these, or there is no such device or recording.
+    Names are "auto", "cpu", "cuda", "cuda:0,2", "emulated:8xH100", "replay:FILE.csv". Raises
+    UsageError if the name is none of these, or there is no such device or recording.
     """
     spec = options.devices.device
     if spec.startswith(REPLAY):

@@ -69,10 +69,7 @@ def limits_of(
     options: Options, own_bytes: int, own_why: str, host_bytes: int, who: str = "the device has"
 ) -> tuple[Limits, str]:
     """The limits of a configuration with `own_bytes` a rank, and the source of the capacity.
-
-    Raises:
-        UsageError: the options ask for more.
-    """
+    Raises UsageError if the options ask for more."""
     asked = options.limits.least_capacity_bytes
     if asked is not None and asked > own_bytes:
         raise UsageError(

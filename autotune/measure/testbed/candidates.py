@@ -24,11 +24,8 @@ _SHOWN = 8
 
 
 def asked_axes(options: Options, seq_lens: Sequence[int]) -> dict[str, tuple[Any, ...]]:
-    """The requested values by axis; --tokens-per-batch asks for micro-batches.
-
-    Raises:
-        UsageError: the tokens of a batch are fewer than a sample has.
-    """
+    """The requested values by axis; --tokens-per-batch asks for micro-batches. Raises UsageError
+    if the tokens of a batch are fewer than a sample has."""
     tokens, asked = options.space.tokens_per_batch, dict(options.space.axes)
     if tokens is not None:
         if max(seq_lens) > min(tokens):
@@ -50,11 +47,8 @@ def axes_of(values: Mapping[str, tuple[Any, ...] | None]) -> dict[str, tuple[Any
 
 
 def points_of(axes: Mapping[str, tuple[Any, ...]]) -> list[Candidate]:
-    """Every combination of the values of `axes`.
-
-    Raises:
-        UsageError: there are too many to list.
-    """
+    """Every combination of the values of `axes`. Raises UsageError if there are too many to
+    list."""
     _check_size(axes)
     return [
         Candidate(**dict(zip(axes, point, strict=True)))
@@ -65,12 +59,8 @@ def points_of(axes: Mapping[str, tuple[Any, ...]]) -> list[Candidate]:
 def valid(
     points: Collection[Candidate], options: Options, workload: Workload, device_kind: str | None
 ) -> tuple[list[Candidate], list[Fixed]]:
-    """The `points` that can run, and why others are left out. Only with a `device_kind` are
-    engines asked.
-
-    Raises:
-        UsageError: no point can run.
-    """
+    """The `points` that can run, for engines on a `device_kind`, and why others are left out.
+    Raises UsageError if no point can run."""
     # Packed rows are full: one kind of padding stands for all.
     plain = min(((c.pad_to_multiple, c.buckets) for c in points), default=None)
     kept = [c for c in points if c.exists]
@@ -103,11 +93,8 @@ def _check_size(axes: Mapping[str, tuple[Any, ...]]) -> None:
 def _possible(
     points: Sequence[Candidate], workload: Workload, device_kind: str
 ) -> tuple[list[Candidate], list[Fixed]]:
-    """The `points` that their engines can run, and why others are left out.
-
-    Raises:
-        UsageError: no engine runs any of them.
-    """
+    """The `points` that their engines can run, and why others are left out. Raises UsageError if
+    no engine runs any of them."""
     builds = sorted({c.build for c in points})
     lacking = {
         build: lack for build in builds
@@ -127,11 +114,8 @@ def _possible(
 
 
 def _for_fp8(points: Sequence[Candidate]) -> tuple[list[Candidate], list[Fixed]]:
-    """The `points` whose tokens torch can multiply in fp8, and why others are left out.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The `points` whose tokens torch can multiply in fp8, and why others are left out. Raises
+    UsageError if there is none."""
     odd = {c for c in points if c.float8 in ("tensorwise", "rowwise") and c.tokens % 16}
     if not odd:
         return list(points), []
@@ -145,11 +129,8 @@ def _for_fp8(points: Sequence[Candidate]) -> tuple[list[Candidate], list[Fixed]]
 def _of_degrees(
     points: Sequence[Candidate], workload: Workload
 ) -> tuple[list[Candidate], list[Fixed]]:
-    """The `points` with possible degrees of parallelism, and why others are left out.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The `points` with possible degrees of parallelism, and why others are left out. Raises
+    UsageError if there is none."""
     if not workload.of_script or workload.recorded:
         return list(points), []
     model = degrees.description(workload)
@@ -205,7 +186,6 @@ def _not_there(points: Collection[Candidate]) -> list[Fixed]:
 
 
 def _flags(build: Build | Candidate, axes: Sequence[str]) -> str:
-    """The values of `build` on `axes` as flags."""
     return " ".join(f"{AXES[name].flag} {getattr(build, name)}" for name in axes)
 
 
@@ -213,10 +193,7 @@ def _dividing(
     points: Sequence[Candidate], workload: Workload
 ) -> tuple[list[Candidate], list[Fixed]]:
     """The `points` that reach the global batch in whole micro-steps, and why others are left out.
-
-    Raises:
-        UsageError: there is none.
-    """
+    Raises UsageError if there is none."""
     candidates = [c for c in points if workload.grad_accum(c) is not None]
     batch = workload.global_batch
     if batch is None:
@@ -248,8 +225,7 @@ def _dividing(
 
 
 def _undivided(points: Sequence[Candidate], workload: Workload) -> str:
-    """Micro-batches of `points` that do not divide the global batch of a replica. Only for points
-    with the same number of replicas."""
+    """Micro-batches of `points`, of equal replicas, that do not divide the global batch."""
     lost = {
         (c.seq_len, c.micro_batch_per_rank if c.vector else c.micro_batch)
         for c in points if workload.grad_accum(c) is None

@@ -135,7 +135,7 @@ class Cluster(Machine):
                 with suppress(OSError), (self._logs / log.name).open("ab") as kept:
                     kept.write(log.read_bytes())  # append to the log of an earlier run
             self._logs = None
-        self._scratch.leave()
+        self._scratch.close()
 
     def _note(self, text: str) -> None:
         self._say(text)
@@ -181,8 +181,7 @@ class Cluster(Machine):
             channel.close()
 
     def _places(self, world_size: int) -> list[tuple[Remote, int]]:
-        """Number of ranks for each node: by the launcher, or one a GPU; on CPUs an even part of a
-        group."""
+        """Ranks for each node: by the launcher, or one a GPU; on CPUs an even part of a group."""
         known = self._launcher.slots
         on_cpu = self.device.kind == "cpu"
         even = -(-world_size // len(self._nodes))
@@ -264,8 +263,7 @@ class ClusterDevice:
         return EnergyCounters("" if lack else self._facts[0].energy_at, lack)
 
     def fingerprint(self) -> dict[str, Any]:
-        """The fingerprint of the first node, the number of nodes, and fingerprints of nodes that
-        differ."""
+        """The fingerprint of the first node, their number, and fingerprints that differ."""
         first, *others = self._facts
         said = [_said(each, first) for each in others]
         unlike = [each for each in said if each != _said(first, first)]
@@ -321,7 +319,8 @@ def _said(facts: Facts, first: Facts) -> tuple[str, ...]:
     """Facts in which nodes may differ from the `first` one, in words."""
     names = sorted(facts.software.keys() - {"platform"})
     versions = [f"{name} {facts.software[name]}" for name in names]
-    return _devices(facts, first), _driver(facts), f"{facts.cores} cores", ", ".join(versions)
+    driver = f"driver {facts.fingerprint.get('driver')}"
+    return _devices(facts, first), driver, f"{facts.cores} cores", ", ".join(versions)
 
 
 def _devices(facts: Facts, like: Facts) -> str:
@@ -332,10 +331,6 @@ def _devices(facts: Facts, like: Facts) -> str:
         near = abs(device.capacity_bytes - usual) <= 0.01 * usual
         sizes.add(f"{device.name} of {(usual if near else device.capacity_bytes) >> 20} MiB")
     return f"{len(facts.devices)} x {', '.join(sorted(sizes))}"
-
-
-def _driver(facts: Facts) -> str:
-    return f"driver {facts.fingerprint.get('driver')}"
 
 
 def _check_energy(nodes: Sequence[Remote]) -> None:

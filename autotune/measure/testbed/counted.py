@@ -54,12 +54,8 @@ def counted(
 
 
 def remarks(options: Options, found: Counted) -> tuple[list[Fixed], dict[str, str]]:
-    """Facts about the counts `found`; and by axis, why the user's function has only its plain
-    value.
-
-    Raises:
-        UsageError: the options ask for other values.
-    """
+    """Facts about the counts `found`; and by axis, why it has only its plain value. Raises
+    UsageError if the options ask for other values."""
     said, whys = list[Fixed](), dict[str, str]()
     if found.uncounted:
         said.append(Fixed("FLOPs", "6 a parameter and token", f"not counted: {found.uncounted}"))
@@ -91,11 +87,8 @@ def remarks(options: Options, found: Counted) -> tuple[list[Fixed], dict[str, st
 
 
 def routing_of(options: Options, found: Counted | None) -> list[str]:
-    """That of a model that was `found`, or has a closed form and no experts.
-
-    Raises:
-        UsageError: another was asked for.
-    """
+    """That of a model that was `found`, or has a closed form and no experts. Raises UsageError if
+    another was asked for."""
     asked, how = options.space.routing, found.routing if found else ""
     if how == "forced":
         return asked.split(",") if asked else [*ROUTINGS]

@@ -16,8 +16,7 @@ from autotune.space.workload import Workload
 
 
 class Emulated(Machine):
-    """The `Testbed` on which memory is weighed, and time is modelled. Only rank 0 runs: ranks hold
-    the same by symmetry, or rank 0 holds the most."""
+    """Memory is weighed, and time is modelled. Only rank 0 runs: it holds as much as any."""
 
     alone = True
     remark = "the host's memory was not checked: that of the emulated machine is not known"

@@ -52,11 +52,8 @@ def _compiler(language: str, *names: str) -> str:
 
 
 def check_energy(options: Options, device: Device) -> None:
-    """Check that energy can be measured, if it is the objective.
-
-    Raises:
-        UsageError: it cannot be measured.
-    """
+    """Check that energy can be measured, if it is the objective. Raises UsageError if it cannot be
+    measured."""
     if options.search.objective != "tokens_per_joule":
         return
     if options.devices.parallel != 1 and device.kind == "cpu":
@@ -71,11 +68,8 @@ def check_energy(options: Options, device: Device) -> None:
 def check_machine(
     options: Options, workload: Workload, device: Device, *, here: bool = True
 ) -> None:
-    """Check that the model, and the machine if it runs `here`, support `options`.
-
-    Raises:
-        UsageError: they do not support a value.
-    """
+    """Check that the model, and the machine if it runs `here`, support `options`. Raises
+    UsageError if they do not support a value."""
     check_energy(options, device)
     family = FAMILIES[options.model.family]
     for name, axis in AXES.items():

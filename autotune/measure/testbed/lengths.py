@@ -26,11 +26,8 @@ AT_ONCE = 2**20
 
 
 def read_mix(options: Options) -> LengthMix | None:
-    """The mix of the file that `options` name; None if they name none.
-
-    Raises:
-        UsageError: the file cannot be read, or has other content.
-    """
+    """The mix of the file that `options` name; None if they name none. Raises UsageError if the
+    file cannot be read, or has other content."""
     asked, sizes = options.space, options.model.image_size or ()
     if asked.length_mix is None:
         flags = [axis.flag for name, axis in rows(Batching).items() if name in asked.axes]

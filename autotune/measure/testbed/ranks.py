@@ -16,11 +16,8 @@ RANKS_PER_CORE = 2
 
 
 def chosen_world_size(device: Device, cores: int, asked: int | None) -> tuple[int, str]:
-    """Ranks of a group, and why so many; `asked` is the user's number.
-
-    Raises:
-        UsageError: there are fewer devices.
-    """
+    """Ranks of a group, and why so many; `asked` is the user's number. Raises UsageError if there
+    are fewer devices."""
     if device.kind == "cpu":
         machines = len(device.infos)
         available, all_of_it = machines * cores * RANKS_PER_CORE, machines
@@ -71,11 +68,8 @@ def on_one_machine(device: Device, cores: int, world_size: int, asked: Parallel)
 
 
 def chosen_slots(device: Device, cores: int, world_size: int, asked: Parallel) -> int:
-    """Number of groups of `world_size` ranks that run at once, on devices of their own.
-
-    Raises:
-        UsageError: there are too few devices or cores.
-    """
+    """Number of groups of `world_size` ranks that run at once, on devices of their own. Raises
+    UsageError if there are too few devices or cores."""
     if device.kind == "cpu":
         most = max(1, min(cores, cores * RANKS_PER_CORE // world_size))
         auto, what = max(1, cores // world_size), f"{cores} cores"

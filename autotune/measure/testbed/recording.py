@@ -32,11 +32,8 @@ _UNSET = {"width": gpt.FAMILY.width_rule, "global_batch": "no global batch"}
 
 
 class Recording:
-    """The `Testbed` on which nothing is measured, and time is virtual.
-
-    Raises:
-        UsageError: no such file, no recorded grid, or an empty one.
-    """
+    """The `Testbed` on which nothing is measured, and time is virtual. Raises UsageError: no such
+    file, no recorded grid, or an empty one."""
 
     device: Device
     learns = False  # so a replay always ends the same
@@ -88,11 +85,8 @@ class Recording:
         ]
 
     def space(self, options: Options, known: Workload | None = None) -> Space:
-        """The recorded space, narrowed by `options`.
-
-        Raises:
-            UsageError: the options ask for something that was not recorded.
-        """
+        """The recorded space, narrowed by `options`. Raises UsageError if the options ask for
+        something that was not recorded."""
         check_energy(options, self.device)
         self._check_asked(options)
         axes, workload, recorded = self._axes(options), self.grid.workload, self.grid.limits

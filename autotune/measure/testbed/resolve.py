@@ -116,6 +116,7 @@ def resolve(
         options, workload, limits, max(model.depths), device.kind, here=here
     )
     asked, whys = asked_axes(options, seq_lens), unread | chosen.whys
+    batch = options.space.global_batch
     checkpointing = ("none",) if "checkpointing" in unread else ("none", "full")
     if options.model.preset and "optimizer" not in asked:
         asked["optimizer"] = (gpt.PRESETS[options.model.preset].optimizer,)
@@ -142,7 +143,7 @@ def resolve(
             *spread(layout),
         ],
         more=[
-            *_batch(options),
+            *([Fixed("global_batch", str(batch), "--global-batch")] if batch else []),
             Fixed("engine", options.space.engine, "--engine"),
             *said,
             *_routing(options, workload),
@@ -154,8 +155,6 @@ def resolve(
 
 @dataclass(frozen=True, kw_only=True)
 class _Model:
-    """A model as the options describe it."""
-
     recipe: dict[str, Any]
     defaults: Defaults
     depths: tuple[int, ...]
@@ -241,11 +240,6 @@ def _check_positions(options: Options, flag: str, length: int, recipe: dict[str,
             f"{flag} {length}: {options.model.name} has positions for {most} tokens; use {flag}"
             f" {most} or less"
         )
-
-
-def _batch(options: Options) -> list[Fixed]:
-    batch = options.space.global_batch
-    return [] if batch is None else [Fixed("global_batch", str(batch), "--global-batch")]
 
 
 def _routing(options: Options, workload: Workload) -> list[Fixed]:

@@ -127,11 +127,8 @@ def command_of(workload: Workload) -> Command:
 def _axes(
     options: Options, command: Command, device_kind: str, model: Description | None
 ) -> dict[str, tuple[Any, ...]]:
-    """The values of every axis of the space.
-
-    Raises:
-        UsageError: an axis has values but no place in the command, or a place but no values.
-    """
+    """The values of every axis of the space. Raises UsageError if an axis has values but no place
+    in the command, or a place but no values."""
     asked = asked_axes(options, options.space.axes.get("seq_len", _UNTOLD["seq_len"]))
     by_tokens = "tokens_per_batch" in command.placeholders
     if options.space.tokens_per_batch is not None and not by_tokens:

@@ -66,15 +66,13 @@ def write_files(
     space: Space, candidate: Candidate, device_kind: str, exports: Path, *, seed: int,
     replicas: int | None,
 ) -> None:  # fmt: skip
-    """Write the files that `shown_command` names; `replicas` share a global batch. Raises
-    OSError."""
+    """Write the files that `shown_command` names. Raises OSError."""
     files = Files(command_of(space.workload), space, device_kind, seed)
     files.write(candidate, exports.absolute(), replicas)
 
 
 def visible(spec: str, before: str) -> dict[str, str]:
-    """Variables that show a script only the devices of `spec`; `before` was the user's choice.
-    They are numbers, since some libraries read no UUIDs."""
+    """Variables that show a script only the devices of `spec`, as numbers; UUIDs fail."""
     if spec == "cpu":
         return {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "ACCELERATE_USE_CPU": "true"}
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # the order of this study

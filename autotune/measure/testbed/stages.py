@@ -29,10 +29,8 @@ def stages_and_offloads(
     """ZeRO stages and offloads to search.
 
     They matter where there are ranks to share with, or where stage 0 cannot hold the deepest
-    model. On the CPU the host is the device, and an offload moves nothing.
-
-    Raises:
-        UsageError: the engine of the requested ones is not installed.
+    model. On the CPU the host is the device, and an offload moves nothing. Raises UsageError if
+    the engine of the requested ones is not installed.
     """
     asked, known = options.space.axes, stages_of(options.space.engine)
     without = _left_out(options) if here else ""
@@ -85,11 +83,8 @@ def _offloads_for(
 
 
 def _left_out(options: Options) -> str:
-    """Why the stages that share state are left out; empty if they are not.
-
-    Raises:
-        UsageError: the user asked for them.
-    """
+    """Why the stages that share state are left out; empty if they are not. Raises UsageError if
+    the user asked for them."""
     engine, asked = options.space.engine, options.space.axes
     sharing = engine_for(engine, max(stages_of(engine)))
     missing = sharing.missing()

@@ -32,28 +32,20 @@ class Testbed(Protocol):
             UsageError: the options ask for something that is not there.
             ModelError: the user's own model failed.
         """
-        ...
 
     def fingerprint(self, space: Space) -> dict[str, Any]:
         """Devices and software, which must be equal to compare two measurements."""
-        ...
 
     def clock(self, budget_s: float, started: float) -> Clock:
         """The budget's clock; `started` is a reading of `time.monotonic`."""
-        ...
 
     def slots(self, options: Options, space: Space) -> int:
         """Number of probes that run at once here."""
-        ...
 
     def beside(self, space: Space, slots: int) -> int:
         """How many of `slots` share a machine, and may disturb each other."""
-        ...
 
     def variables(self, space: Space, slots: int) -> dict[str, str]:
         """Variables of a slot's ranks, beside the user's own, that are alike on all nodes."""
-        ...
 
-    def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
-        """A runner for each slot's wiring."""
-        ...
+    def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]: ...

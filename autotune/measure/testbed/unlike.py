@@ -30,10 +30,8 @@ def rank_capacities(
 ) -> tuple[int, ...]:
     """Capacity of each rank's device; empty if they are alike, or ranks have one micro-batch.
 
-    `own_bytes` is what the smallest has, and on the CPU each rank's part of the host.
-
-    Raises:
-        UsageError: the options name more than there is, or another number of sizes.
+    `own_bytes` is what the smallest has, and on the CPU each rank's part of the host. Raises
+    UsageError if the options name more than there is, or another number of sizes.
     """
     if NAME not in options.space.axes:
         return ()
@@ -64,10 +62,8 @@ def with_vectors(
     """`axes` with the vectors that they name, and their candidates; None without vectors.
 
     The micro_batch of such a candidate is what the smallest device takes for the same share of
-    memory. `capacities` are empty if alike; vectors of "auto" grow with `sizes`.
-
-    Raises:
-        UsageError: there is one rank, or a vector has not one value for each.
+    memory. `capacities` are empty if alike; vectors of "auto" grow with `sizes`. Raises UsageError
+    if there is one rank, or a vector has not one value for each.
     """
     if (asked := axes.get(NAME)) is None:
         return dict(axes), None

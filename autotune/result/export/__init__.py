@@ -35,13 +35,10 @@ FOLDER = "exports"
 
 @dataclass(frozen=True, kw_only=True)
 class ExportRow:
-    """One format."""
-
     make: Callable[[Best], Exported | None]
     """A pure function of a result; it returns None if the format does not fit the result."""
     models: Literal["all", "transformers", "text", "gpt"]
-    """Studies with these models write it without being asked. "text": transformers' own that read
-    text."""
+    """Studies with these models write it unasked. "text": transformers' own that read text."""
     checked: Literal["launched", "parsed", "names checked"]
     """How it is tested: in runs of the tool itself, by its own parser, or by its names."""
     checked_how: str = ""

@@ -15,8 +15,7 @@ _MIXED = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
 def export(best: Best, folder: Path = _HERE) -> Exported:
-    """`accelerate.yaml`; with DeepSpeed also its config in `folder`, which accelerate.yaml
-    names."""
+    """`accelerate.yaml`; with DeepSpeed also its config in `folder`, which it names."""
     config, on_cpu = best.config, best.device_kind == "cpu"
     says = {"dtype", *machines(config)}
     files: dict[str, dict[str, Any]] = {}

@@ -9,8 +9,7 @@ SAYS = (*BATCHES, *OF_DEEPSPEED, "world_size", "dtype", "param_dtype", "optimize
 
 
 def export(best: Best) -> Exported | None:
-    """`deepspeed.json`, for `deepspeed.initialize` or a script's `--deepspeed_config`. None if
-    DeepSpeed was not the engine."""
+    """`deepspeed.json`, for `deepspeed.initialize` or a script. None without DeepSpeed."""
     config = best.exports.get("deepspeed")
     if config is None:
         return None

@@ -29,8 +29,7 @@ _HARMLESS = (
     "model", "depth", "width", "vocab_size", "grad_accum", "world_size", "nodes",
     "optimizer adamw", "dtype fp32", "weights in fp32", "gradients reduced in fp32",
 )  # fmt: skip
-"""Settings, some with their value. A tool that lacks one needs no more memory, or its users set it
-themselves."""
+"""Settings, some with a value, that need no memory or that a tool's users set themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +70,7 @@ def exported(
 ) -> Exported:
     """`files` of a tool, in which it `says` these facts, some by a substitute (`instead`).
 
-    A dict becomes JSON or YAML, by its file's name. All files but JSON and .env begin with the
-    remark and `comments`.
+    A dict becomes JSON or YAML. All but JSON and .env begin with the remark and `comments`.
     """
     made = Exported(files={}, unexpressed=unexpressed(best, says), instead=tuple(instead))
     head = remark(best, made) + "".join(f"# {line}\n" for line in comments)
@@ -80,16 +78,14 @@ def exported(
 
 
 def fallback(checkpointing: str) -> tuple[str, ...]:
-    """A note that a tool checkpoints fully instead of a kind that it does not know. Empty if that
-    would need more memory."""
+    """A note that a tool checkpoints fully instead; empty if that would need more memory."""
     if checkpointing in ("none", "full", "host"):
         return ()
     return (f"checkpointing full, not {checkpointing}: slower, with another peak",)
 
 
 def own_settings(best: Best, says: Collection[str] = ()) -> tuple[str, ...]:
-    """Settings that only the script was told, as "name value", without those that a tool
-    `says`."""
+    """Settings that only the script was told, as "name value", unless a tool `says` them."""
     names = [name for name in SCRIPT_AXES if name not in ("own", *says)]
     told = [f"{name} {value}" for name in names
             if (value := getattr(best.config, name)) != AXES[name].plain]  # fmt: skip
@@ -146,8 +142,7 @@ def unexpressed(best: Best, says: Collection[str]) -> tuple[str, ...]:
 
 
 def remark(best: Best, made: Exported | None = None) -> str:
-    """Comment lines on top of a file: settings that it needs to fit, its source, other missing
-    settings."""
+    """Comment lines on top of a file: what it needs to fit, its source, what else is missing."""
     config, measured = best.config, best.measured
     found = best.expected or (
         f"{measured.tokens_per_s:.4g} tokens/s, {measured.share_of_capacity:.0%} of"
@@ -169,8 +164,7 @@ def remark(best: Best, made: Exported | None = None) -> str:
 
 
 def machines(config: Config) -> set[str]:
-    """Facts that a number of nodes and of ranks per node express; none if nodes have unequal
-    ranks."""
+    """Facts that nodes and ranks per node express; none if nodes have unequal ranks."""
     return {"world_size", "nodes"} if config.world_size % config.nodes == 0 else set()
 
 

@@ -80,8 +80,7 @@ def arguments(
 ) -> tuple[dict[str, Any], set[str], tuple[str, ...]]:
     """TrainingArguments, the facts in them, and substitutes for facts that they cannot express.
 
-    Names are those of transformers 5.23, or the `older` ones of 4.57. For a script only `known`
-    settings are taken.
+    Names are of transformers 5.23, or `older`, of 4.57. A script's are the `known` settings.
     """
     config = best.config
     instead: tuple[str, ...] = ()
@@ -118,8 +117,7 @@ def arguments(
 
 
 def with_liger(best: Best, says: set[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Arguments with which a Trainer never holds all logits, and a note on it. Empty if they are
-    not needed, or liger-kernel does not run."""
+    """Arguments that never hold all logits, and a note on them. Empty without liger-kernel."""
     if best.config.loss != "chunked" or best.device_kind == "cpu" or best.known is not None:
         return {}, ()
     says.add("loss")
@@ -158,8 +156,7 @@ def shared_arguments(config: Config) -> tuple[dict[str, Any], set[str]]:
 
 
 def export(best: Best) -> Exported:
-    """`hf.json`, `hf-4.json` for transformers before 5.23, and `hf.py`, which reads the right
-    one."""
+    """`hf.json`, `hf-4.json` for transformers before 5.23, and `hf.py`, which chooses."""
     new, says, instead = arguments(best, known=best.known)
     old, older_says, olders = arguments(best, older=True, known=best.known)
     loss, by_liger = with_liger(best, says)
@@ -214,6 +211,5 @@ def with_own_rate(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def enabled(config: dict[str, Any]) -> dict[str, bool]:
-    """A Trainer's `bf16` and `fp16`, which have to match DeepSpeed's `config`. Under
-    `torch_autocast` they would set the dtype of weights."""
+    """A Trainer's `bf16` and `fp16`, which have to match DeepSpeed's `config`."""
     return {name: config[name]["enabled"] for name in ("bf16", "fp16")}

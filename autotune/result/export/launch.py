@@ -11,7 +11,6 @@ import jinja2
 from autotune.result.best import Best, Config
 from autotune.result.export.env import thread_lines
 from autotune.result.export.format import FACTS, Exported, exported, machines
-from autotune.result.export.nodes import checked, torchrun
 
 _OWN = """\
 #!/usr/bin/env bash
@@ -62,9 +61,36 @@ case "${LAUNCHER:-torchrun}" in
   *) echo "LAUNCHER is torchrun, deepspeed or accelerate" >&2; exit 2 ;;
 esac
 """
+_CHECKED = """\
+node=${{NODE_RANK:-${{SLURM_NODEID:-}}}}
+if [ -z "$node" ]; then
+  echo "NODE_RANK is not set: 0 on the first of {nodes} nodes, then up to {last}" >&2; exit 2
+elif [ -z "${{MASTER_ADDR:-}}" ]; then
+  echo "MASTER_ADDR is not set: name the first node, or its address" >&2; exit 2
+fi
+"""
 _ACCELERATE = ' --deepspeed_config_file "$here/accelerate-deepspeed.json"'
 _ENV_FILE = "launch-deepspeed.env"
 """Variables that DeepSpeed's launcher sets on each node. It passes on few others."""
+
+
+def checked(config: Config) -> str:
+    """Sets `node`, and stops without its rank or the first node's address. Empty for one node."""
+    if config.nodes == 1:
+        return ""
+    return _CHECKED.format(nodes=config.nodes, last=config.nodes - 1)
+
+
+def torchrun(config: Config) -> str:
+    """The command, after `checked` with several nodes. The first ones may have one more rank."""
+    if config.nodes == 1:
+        return f"torchrun --standalone --nproc-per-node={config.world_size}"
+    least, more = divmod(config.world_size, config.nodes)
+    ranks = f'"$(({least} + (node < {more})))"' if more else str(least)
+    return (
+        f'torchrun --nnodes={config.nodes} --nproc-per-node={ranks} --node-rank="$node"'
+        ' --master-addr="$MASTER_ADDR" --master-port="${MASTER_PORT:-29500}"'
+    )
 
 
 def _positions(best: Best, ranks: int) -> str:

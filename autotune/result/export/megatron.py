@@ -12,8 +12,7 @@ _DEGREES = {"tp": "tensor-model", "pp": "pipeline-model", "cp": "context"}
 
 
 def export(best: Best) -> Exported:
-    """`megatron.sh`, to be sourced: it sets the array AUTOTUNE_ARGS. For a script it only has
-    known settings."""
+    """`megatron.sh`, to be sourced: it sets AUTOTUNE_ARGS. A script's has known settings."""
     config = best.config
     says = {*BATCHES, "depth", "width", "seq_len", "dtype"}
     instead = fallback(config.checkpointing) if best.knows("checkpointing") else ()

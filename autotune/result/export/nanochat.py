@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.result.best import Best
 from autotune.result.export.format import BATCHES, Exported, exported
-from autotune.result.export.nodes import checked, torchrun
+from autotune.result.export.launch import checked, torchrun
 
 
 def export(best: Best) -> Exported:

@@ -36,7 +36,6 @@ class Ask:
     """Candidates that fit and were measured to the end."""
     costs: Costs = Costs()
     least_chance: float = 0.5
-    """The least chance of fitting that is worth a probe, once something fits and others are
-    likelier."""
+    """The least chance of fitting that is worth a probe, once something fits."""
     exactly: Candidate | None = None
     """The candidate that must be proposed."""

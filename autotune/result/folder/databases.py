@@ -53,7 +53,6 @@ class Database:
     """A database that SQLAlchemy can talk to, by its URL."""
 
     example: str
-    """A URL of one."""
     options: dict[str, Any] = {}  # noqa: RUF012 - of SQLAlchemy's engine
     shared = True
 
@@ -128,7 +127,6 @@ class Database:
 
     @classmethod
     def names(cls, url: str) -> list[str]:
-        """Names of the studies in it."""
         return optuna.get_all_study_names(cls.as_it_is(url)) if cls.tables(url) else []
 
     def exists(self) -> bool:

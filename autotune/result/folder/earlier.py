@@ -26,13 +26,9 @@ MOST_SEEN = 60
 def learn(now: Manifest, asked: str | None, by_default: bool) -> Manifest:
     """`now` with measurements of the studies in the folder `asked`, or of that one study.
 
-    Without `asked`, `by_default` takes the folder around the study of `now`, if it `is_ours`:
-    others may have studies of other people. The newest come first. Only studies on the same
-    devices and software count; from emulated devices, only their memory; of scripts, those of the
-    same one.
-
-    Raises:
-        UsageError: there is no such folder.
+    Without `asked`, `by_default` takes the folder around the study of `now`, if it `is_ours`. The
+    newest come first. Devices and software have to be the same; emulated devices tell memory
+    alone, scripts only of themselves. Raises UsageError if there is no such folder.
     """
     place = _place(Path(now.folder), asked) if by_default or asked else None
     if place is None:
@@ -56,8 +52,7 @@ def learn(now: Manifest, asked: str | None, by_default: bool) -> Manifest:
 
 
 def context_bytes(out: Path, asked: str | None) -> dict[str, int]:
-    """Bytes of a process on a GPU beside torch's memory, by the name of the GPU. They are from the
-    newest one-rank study that `learn` would find for a study in `out`."""
+    """Bytes of a process on a GPU beside torch's, by its name, of the newest one-rank study."""
     place = _place(out, asked)
     found: dict[str, int] = {}
     for folder in newest_first(place) if place is not None else ():

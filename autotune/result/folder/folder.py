@@ -17,8 +17,6 @@ from pathlib import Path
 
 
 class Folder:
-    """The folder of one study."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.optuna_log = path / "optuna.log"
@@ -29,8 +27,7 @@ class Folder:
         self.logs = path / "logs"
 
     def prepare(self) -> None:
-        """Make the folders, and remove temporary files of a killed study's ranks. Raises
-        OSError."""
+        """Make the folders, and remove temporary files of killed ranks. Raises OSError."""
         self.logs.mkdir(parents=True, exist_ok=True)
         for left in self.logs.glob("*.tmp"):
             shutil.rmtree(left, ignore_errors=True)

@@ -1,7 +1,6 @@
 """Optuna's study, the record of record: each trial with its outcome, finals, and ends of runs.
 
-However a study is interrupted, its storage has all told trials. The other files can be made from
-it.
+However a study is interrupted, its storage has all told trials, and makes the other files.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from autotune.errors import UsageError
 from autotune.result.folder import manifest, processes
 from autotune.result.folder.ask import Ask
 from autotune.result.folder.databases import UnreachableError
-from autotune.result.folder.ending import StudyEnd
 from autotune.result.folder.folder import Folder
 from autotune.result.folder.manifest import Changes
 from autotune.result.folder.past import (
@@ -31,6 +29,7 @@ from autotune.result.folder.past import (
     Lost,
     News,
     Past,
+    StudyEnd,
     finals_in,
     of_part,
     past_of,
@@ -50,18 +49,6 @@ from autotune.wire.budget import Clock, StopFlag
 
 T = TypeVar("T")
 
-# Optuna's state for each verdict: measured, did not fit, broke.
-_STATES = {
-    Verdict.OK: TrialState.COMPLETE,
-    Verdict.OOM: TrialState.PRUNED,
-    Verdict.OVER_CEILING: TrialState.PRUNED,
-    Verdict.OVER_HOST_CEILING: TrialState.PRUNED,
-    Verdict.PRUNED: TrialState.PRUNED,
-    Verdict.UNSUPPORTED: TrialState.FAIL,
-    Verdict.HUNG: TrialState.FAIL,
-    Verdict.CRASHED: TrialState.FAIL,
-    Verdict.SKIPPED: TrialState.FAIL,
-}
 _WEIGHED = (Verdict.OK, Verdict.PRUNED, Verdict.OVER_CEILING, Verdict.OVER_HOST_CEILING)
 _BEYOND = 1.0
 """Constraint value of a candidate that ran out of memory: the excess is unknown."""
@@ -133,11 +120,8 @@ class Journal:
     def open(cls, folder: Folder, space: Space, storage: Storage, objective: Objective) -> Journal:
         """Begin the study of `folder` in `storage`, or go on with the one that is there.
 
-        Trials that were running there are told as failed, or with the outcome that they had
-        reached.
-
-        Raises:
-            UsageError: the study cannot be read back.
+        Trials that were running there are told as failed, or with their outcome. Raises UsageError
+        if the study cannot be read back.
         """
         # Optuna warns of each query without an answer; here one note is enough.
         level = optuna.logging.ERROR if storage.shared else optuna.logging.WARNING
@@ -168,13 +152,11 @@ class Journal:
         return journal
 
     def use(self, adapter: Adapter) -> None:
-        """Use the sampler of `adapter` from now on."""
         self._adapter = adapter
         self.optuna_study.sampler = adapter
 
     def attend(self, clock: Clock, stop: StopFlag, note: Callable[[str], None]) -> None:
-        """From now on, show other processes that this one lives. If the storage does not answer,
-        wait until the budget ends."""
+        """Show other processes that this one lives, and wait in the budget for the storage."""
         self._patience = Patience(clock, stop, note)
         if self._processes is not None:
             self._processes.start(clock.elapsed_s)
@@ -194,8 +176,7 @@ class Journal:
         return self._processes is not None
 
     def ask(self, make: Callable[[News], Ask | None]) -> Asked | None:
-        """A new trial of an allowed candidate. `make` makes the question from the news; there is
-        no trial if it returns None."""
+        """A new trial of what `make` allows after the news; None if it returns None."""
         adapter = self._adapter
         assert adapter is not None, "`use` comes before this"
         self._asks += 1
@@ -239,14 +220,12 @@ class Journal:
 
     @property
     def sessions(self) -> list[dict[str, Any]]:
-        """The arguments of every run of this study, the first included. If the storage does not
-        answer, the known ones."""
+        """The arguments of every run; the known ones, if the storage does not answer."""
         with suppress(UnreachableError):
             self._sessions = self._write(lambda: sessions_in(self.optuna_study.user_attrs))
         return self._sessions
 
     def end(self, ended: StudyEnd, elapsed_s: float) -> None:
-        """Note the end of the study."""
         told = {"code": ended.code.value, "message": ended.message, "elapsed_s": elapsed_s}
         self._write(lambda: self.optuna_study.set_user_attr(of_part("ended", self.part), told))
 
@@ -294,8 +273,7 @@ class Journal:
         self.append([record])
 
     def claim_final(self, choose: Callable[[News], Candidate | None]) -> int | None:
-        """The number of a new final of the candidate that `choose` returns; None if there is none.
-        Other processes see that it runs."""
+        """The number of a new final of what `choose` returns, which others see; or None."""
         self._asks += 1
         noted = self._noted({}, ask=f"#{self._asks}")  # no number to sort by
 
@@ -340,14 +318,12 @@ class Journal:
         return self._write(lambda: past_of(self.optuna_study, self.part)).records
 
     def append(self, records: Sequence[Record]) -> None:
-        """Add `records` to trials.csv, also those of other processes, and of candidates that were
-        never proposed."""
+        """Add `records` to trials.csv, also of other processes and unproposed candidates."""
         if self._table is not None and records:
             self._table.append(records)
 
     def _write(self, change: Callable[[], T]) -> T:
-        """Make a change in one transaction; repeat it if the storage did not answer. Raises
-        OSError."""
+        """Make a change in one transaction, again if no answer comes. Raises OSError."""
         for tries in count():
             self._again = tries > 0
             lost = list(self.lost)
@@ -446,7 +422,6 @@ def _owner(attributes: Mapping[str, Any]) -> str:
 
 
 def _name_value(optuna_study: optuna.Study, objective: Objective) -> None:
-    """Name the value in Optuna's charts."""
     if not optuna_study.get_trials(deepcopy=False):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
@@ -465,10 +440,11 @@ def _end(optuna_study: optuna.Study, trial: FrozenTrial, objective: Objective) -
 
 def _told_as(outcome: Outcome, objective: Objective) -> tuple[TrialState, float | None]:
     """State and value of a trial in Optuna: a COMPLETE one has the measured objective."""
-    state, found = _STATES[outcome.verdict], outcome.measurement
-    if state != TrialState.COMPLETE or found is None:
-        return state, None
-    return state, found.value(objective)
+    verdict, found = outcome.verdict, outcome.measurement
+    if verdict == Verdict.OK:
+        return TrialState.COMPLETE, None if found is None else found.value(objective)
+    unfit = verdict in _WEIGHED or verdict == Verdict.OOM
+    return TrialState.PRUNED if unfit else TrialState.FAIL, None
 
 
 def records_in(folder: Folder) -> list[Record]:

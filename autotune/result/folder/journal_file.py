@@ -52,8 +52,7 @@ class JournalFile:
 
 
 class _NoLock(JournalFileOpenLock):
-    """No lock: the whole folder is held already (files.py), and a lock file could outlive its
-    process."""
+    """No lock: the folder is held already (files.py), and a file could outlive its process."""
 
     def acquire(self) -> bool:
         return True

@@ -45,7 +45,6 @@ class Manifest:
     earlier: list[Earlier]
     """Measurements of earlier studies, kept here, since their folders may be deleted."""
     study_name: str = IN_JOURNAL
-    """The name of Optuna's study."""
     part: str = ""
     """The part of a joined folder in the study; empty for the first folder."""
 
@@ -54,16 +53,13 @@ class Manifest:
         write_whole(folder / MANIFEST, self.text())
 
     def text(self) -> str:
-        """The text of the file."""
         return json.dumps(asdict(self), indent=2) + "\n"
 
     def asked(self, flag: str = "") -> Options:
         """The study's options, checked as those of a command line.
 
-        `flag` is for messages; if empty, `--resume` of the folder.
-
-        Raises:
-            UsageError: this version does not know or accept an option.
+        `flag` is for messages; if empty, `--resume` of the folder. Raises UsageError if this
+        version does not know or accept an option.
         """
         try:
             return Options.from_json(self.options)
@@ -72,11 +68,8 @@ class Manifest:
             raise UsageError(f"{flag}: its options: {error}") from error
 
     def limits(self) -> Limits:
-        """Memory limits. A resumed study keeps them, since its verdicts depend on them.
-
-        Raises:
-            UsageError: the manifest has none.
-        """
+        """Memory limits. A resumed study keeps them, since its verdicts depend on them. Raises
+        UsageError if the manifest has none."""
         try:
             return msgspec.convert(self.space.get("limits"), Limits)
         except ValueError as error:
@@ -87,8 +80,7 @@ class Manifest:
         return Workload.from_json(self.space["workload"])
 
     def of_any_devices(self) -> Manifest:
-        """A copy with the kinds of devices, without their identity and number: these differ among
-        a study's processes."""
+        """A copy with kinds of devices, without identity and number, in which processes differ."""
         known = self.fingerprint.get("devices", {})
         devices = {k: v for k, v in known.items() if k not in ("nodes", "unlike")}
         kinds: list[dict[str, Any]] = []
@@ -101,7 +93,6 @@ class Manifest:
         return replace(self, fingerprint=self.fingerprint | {"devices": devices})
 
     def changes(self, now: Manifest, of: Sequence[str] = ("space", "fingerprint")) -> Changes:
-        """The differences of space and fingerprint."""
         return {
             path: (before, after)
             for name in of
@@ -128,11 +119,8 @@ def manifest_of(
 
 
 def read(folder: Path, flag: str = "--resume ") -> Manifest:
-    """The manifest of the study in `folder`, which `flag` named.
-
-    Raises:
-        UsageError: there is no study, or this version cannot go on with it.
-    """
+    """The manifest of the study in `folder`, which `flag` named. Raises UsageError if there is no
+    study, or this version cannot go on with it."""
     path = folder / MANIFEST
     try:
         text = path.read_text(encoding="utf-8")
@@ -152,10 +140,7 @@ def read(folder: Path, flag: str = "--resume ") -> Manifest:
 def check(then: Manifest, now: Manifest, accepted: Set[str], flag: str = "--resume") -> Changes:
     """The changes since `then`, all of them `accepted`: by the name of a field, or of its parent.
 
-    `flag` is for messages.
-
-    Raises:
-        UsageError: something else changed.
+    `flag` is for messages. Raises UsageError if something else changed.
     """
     changes = then.changes(now)
     anew = f"start a new study in another folder than {now.folder}"
@@ -166,7 +151,7 @@ def check(then: Manifest, now: Manifest, accepted: Set[str], flag: str = "--resu
     if left:
         path, (before, after) = next(iter(left.items()))
         others = f", and {len(left) - 1} more differ" if len(left) > 1 else ""
-        passed = sorted(_named(accepted, changes))
+        passed = sorted(accepted & {part for path in changes for part in path.split(".")})
         names = dict.fromkeys([*passed, *(path.rpartition(".")[2] for path in left)])
         raise UsageError(
             f"{flag}: {path} was {_short(before)} and is {_short(after)}{others}; old and new"
@@ -174,11 +159,6 @@ def check(then: Manifest, now: Manifest, accepted: Set[str], flag: str = "--resu
             f" {','.join(names)}"
         )
     return changes
-
-
-def _named(accepted: Set[str], changes: Changes) -> Set[str]:
-    """The accepted names that match a change, or a part of its path."""
-    return accepted & {part for path in changes for part in path.split(".")}
 
 
 def parsed(body: Any) -> Manifest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -12,7 +13,6 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.result.folder import processes
-from autotune.result.folder.ending import Ending, StudyEnd
 from autotune.result.folder.sampler import candidate_of, named
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Outcome, Record
@@ -23,10 +23,29 @@ Known = Set[tuple[str, int]]
 """Purposes and numbers of records."""
 
 
+class Ending(StrEnum):
+    FOUND = "found"
+    INTERNAL = "internal"
+    """Its folder could not be written any more."""
+    NOTHING_FITS = "nothing_fits"
+    STOPPED = "stopped"
+    NO_MEASUREMENT = "no_measurement"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the study did all that its budget allowed; others can go on."""
+        return self in (Ending.FOUND, Ending.NOTHING_FITS)
+
+
+@dataclass(frozen=True)
+class StudyEnd:
+    code: Ending
+    message: str = ""
+    """One line for the user; empty after a result."""
+
+
 @dataclass(frozen=True)
 class Lost:
-    """A node that a study lost."""
-
     elapsed_s: float
     """On the budget's clock."""
     why: str
@@ -140,8 +159,7 @@ def finals_in(seen: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def of_part(name: str, part: str) -> str:
-    """The name of an attribute of a folder's part: "ended" for the end of its last run, "lost" for
-    its lost nodes."""
+    """The name of an attribute of a folder's part: "ended" or "lost", for the last run."""
     return f"{name}-{part}" if part else name
 
 

@@ -26,12 +26,9 @@ _ENTERED, _BEAT, _IDLE = "process-", "beat-", "idle-"
 it is idle. A thread of its own writes the beat."""
 
 Attributes = Mapping[str, Any]
-"""Attributes of the study."""
 
 
 class Processes:
-    """This process and the others."""
-
     def __init__(self, look: Callable[[], optuna.Study], part: str) -> None:
         """`look` opens a view of the study."""
         self.own = f"{socket.gethostname()}-{os.getpid()}-{token_hex(4)}"
@@ -46,8 +43,7 @@ class Processes:
         """Number of our beats in a row without a beat of another process."""
 
     def enter(self, optuna_study: optuna.Study) -> None:
-        """Replace the process that worked in this folder before. It is dead, since this one holds
-        the folder."""
+        """Replace the folder's earlier process: it is dead, since this one holds the folder."""
         for name, who in optuna_study.user_attrs.items():
             if name.startswith(_ENTERED) and who["part"] == self._part:
                 optuna_study.set_user_attr(_BEAT + name.removeprefix(_ENTERED), None)

@@ -28,19 +28,9 @@ def rank_versions(records: Sequence[Record]) -> dict[str, str]:
 
 
 _TELLING = (
-    "PYTORCH_",
-    "TORCH_",
-    "CUDA_",
-    "DS_",
-    "NCCL_",
-    "GLOO_",
-    "OMP_",
-    "GOMP_",
-    "KMP_",
-    "MKL_",
-    "MALLOC_",
-    "LD_PRELOAD",
-)
+    "PYTORCH_", "TORCH_", "CUDA_", "DS_", "NCCL_", "GLOO_", "OMP_", "GOMP_", "KMP_", "MKL_",
+    "MALLOC_", "LD_PRELOAD",
+)  # fmt: skip
 """Prefixes of environment variables that change the cost of a step."""
 
 

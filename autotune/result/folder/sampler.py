@@ -36,8 +36,6 @@ class Sampler:
 
 @dataclass(frozen=True)
 class Asked:
-    """A candidate that was asked for, and Optuna's trial of it."""
-
     trial: Trial
     candidate: Candidate
 
@@ -112,8 +110,7 @@ class Adapter(BaseSampler):
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
-    """The axes for Optuna: numbers that double are on a log scale, others are categories. An axis
-    such as 1,2,4,8 enters as the range 1 to 8, so that a sampler knows its order."""
+    """The axes for Optuna: numbers that double are log ranges, others are categories."""
     found: dict[str, BaseDistribution] = {}
     for name, values in space.axes.items():
         if name in MEMORY_AXES:

@@ -22,8 +22,6 @@ from autotune.result.folder.manifest import Manifest
 
 
 class Storage(Protocol):
-    """The storage of one study."""
-
     where: str
     """The name of the place, for messages."""
     shared: bool
@@ -33,38 +31,28 @@ class Storage(Protocol):
 
     def exists(self) -> bool:
         """Whether the study is there."""
-        ...
 
     def open(self) -> tuple[optuna.Study, int]:
-        """The study, made if there is none, and the number of torn bytes that were cut off.
-
-        Raises:
-            UsageError: the study is damaged, or another folder's.
-        """
-        ...
+        """The study, made if there is none, and the number of torn bytes that were cut off. Raises
+        UsageError if the study is damaged, or another folder's."""
 
     def read(self) -> optuna.Study:
         """The study as it is; nothing is written. Raises all kinds of errors."""
-        ...
 
     def again(self) -> optuna.Study:
         """The study that `open` found, without memory of failed writes."""
-        ...
 
     def together(self) -> AbstractContextManager[None]:
-        """A context that sends all its writes together at its end: each write waits for the disk.
-        No other process writes meanwhile.
+        """A context that sends all writes together at its end; no other process writes.
 
         Raises:
             UnreachableError: a retry may work, or only the answer got lost.
             OSError: nothing was written.
         """
-        ...
 
 
 def storage_of(folder: Folder, of: Manifest) -> Storage:
-    """The storage of the study in `folder`, whose manifest is `of`. Raises UsageError for an
-    unknown one."""
+    """The storage of the study in `folder`. Raises UsageError for an unknown one."""
     url = of.options.get("storage")
     if url is None:
         return JournalFile(folder.optuna_log)
@@ -73,10 +61,7 @@ def storage_of(folder: Folder, of: Manifest) -> Storage:
 
 def checked(url: str) -> str:
     """`url` with an absolute path, after a check that it can hold studies. Nothing is written.
-
-    Raises:
-        UsageError: it cannot.
-    """
+    Raises UsageError if it cannot."""
     return _kind(url).checked(url)
 
 
@@ -87,11 +72,8 @@ def place_of(url: str, name: str) -> str:
 
 
 def manifest_in(place: str) -> tuple[str, Manifest]:
-    """The database of `place`, and the manifest of the study there.
-
-    Raises:
-        UsageError: there is no such study, or this version cannot join it.
-    """
+    """The database of `place`, and the manifest of the study there. Raises UsageError if there is
+    no such study, or this version cannot join it."""
     path, query, rest = place.partition("?")
     path, _, name = path.rpartition("/")
     try:

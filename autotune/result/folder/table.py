@@ -64,10 +64,8 @@ class Table:
 def load_trials(folder: str | Path) -> pd.DataFrame:
     """All trials of the study in `folder`, one row each, as trials.csv has them.
 
-    Sizes are bytes and times seconds. Columns have the types of `COLUMNS`.
-
-    Raises:
-        UsageError: there is no study, or its trials cannot be read.
+    Sizes are bytes and times seconds. Columns have the types of `COLUMNS`. Raises UsageError if
+    there is no study, or its trials cannot be read.
     """
     path = Path(folder) / "trials.csv"
     try:
@@ -84,8 +82,7 @@ def _frame(records: Sequence[Record]) -> pd.DataFrame:
 
 
 def row(record: Record) -> dict[str, object]:
-    """`record` under the names of `COLUMNS`, in their order; unknown values are None. Most are
-    names of fields. A field of the outcome goes before one of its measurement."""
+    """`record` by the names of `COLUMNS`; the outcome's fields go before a measurement's."""
     candidate, outcome = record.candidate, record.outcome
     found = outcome.measurement
     known: dict[str, object] = {}

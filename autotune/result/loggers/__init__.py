@@ -1,5 +1,4 @@
-"""A study's trials as runs in the files of experiment trackers. One file each, and one row of
-`choices.LOGGERS`."""
+"""Files of experiment trackers: one module and one row of `choices.LOGGERS` each."""
 
 from __future__ import annotations
 
@@ -14,12 +13,8 @@ from autotune.space.space import Limits
 
 
 def write(name: str, records: Sequence[Record], limits: Limits, folder: Path) -> Path:
-    """Write `records` of the study in `folder` with the logger `name`, and replace its earlier
-    files. Returns their folder.
-
-    Raises:
-        OSError: the files cannot be written.
-    """
+    """Write `records` of the study in `folder` anew with the logger `name`; returns the place.
+    Raises OSError if the files cannot be written."""
     logger = LOGGERS[name].load()
     place: Path = folder / logger.FOLDER
     shutil.rmtree(place, ignore_errors=True)

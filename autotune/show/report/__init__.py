@@ -22,12 +22,10 @@ class Reporter:
         """An earlier run of the study left these trials and finals."""
 
     def probing(self, purpose: str, candidate: Candidate, until_s: float, slot: int = 0) -> None:
-        """A trial begins in a `slot`; its purpose is that of its record. Its part of the budget
-        ends at most `until_s` after the study began."""
+        """A trial begins in a `slot`; it ends at most `until_s` after the study began."""
 
     def phase(self, phase: Phase, steps: int, slot: int = 0) -> None:
-        """The phase of the probe in a slot, with its timed steps so far. Threads call this often,
-        so it must be cheap."""
+        """The phase of a slot's probe, and its timed steps. Called often by threads: be cheap."""
 
     def told(self, record: Record, incumbent: Record | None) -> None:
         """A trial ended; `incumbent` is the best one now."""

@@ -42,13 +42,11 @@ def cells_table(best: Best, width: int) -> Table:
 
 
 def _texts(cells: Sequence[Cell], columns: _Columns) -> dict[str, list[str]]:
-    """The texts of `cells` by column, without empty columns."""
     texts = {name: [text(cell) for cell in cells] for name, text in columns.items()}
     return {name: column for name, column in texts.items() if any(column)}
 
 
 def _width(cells: Sequence[Cell], columns: _Columns) -> int:
-    """Characters of a line of these `columns`."""
     texts = _texts(cells, columns)
     return sum(2 + max(map(len, (name, *column))) for name, column in texts.items())
 

@@ -12,8 +12,7 @@ MIN_WIDTH, MAX_WIDTH = 40, 140
 
 
 class Forgiving:
-    """A stream that ignores errors of writing, as after `| head -1`. Characters that it cannot
-    encode become "?"."""
+    """A stream that ignores errors of writing, as after `| head -1`, and writes "?" if need be."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -44,8 +43,7 @@ class _Fitted(Console):
 
 
 def console_for(stream: TextIO, width: int | None = None, most: int = MAX_WIDTH) -> Console:
-    """A console for plain text on `stream`. It has `width` characters, else the stream's width, at
-    most `most`."""
+    """A console for plain text of `width` characters, else the stream's, at most `most`."""
     file = cast(TextIO, Forgiving(stream))
     # In a notebook, rich would put every line into an element of its own.
     console = _Fitted(
@@ -56,8 +54,7 @@ def console_for(stream: TextIO, width: int | None = None, most: int = MAX_WIDTH)
 
 
 def _encoding(stream: TextIO) -> str:
-    """The encoding of `stream`. For a terminal with the C locale it is ASCII, though Python takes
-    UTF-8 (PEP 540)."""
+    """The encoding of `stream`: ASCII for a terminal with the C locale, despite PEP 540."""
     said = os.environ.get("PYTHONIOENCODING") or os.environ.get("PYTHONUTF8")
     if stream.isatty() and os.environ.get("LC_ALL") in ("C", "POSIX") and not said:
         return "ascii"

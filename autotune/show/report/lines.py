@@ -1,7 +1,6 @@
 """Trials as lines: a candidate with the names of its axes, and its result.
 
-If a line has no room for both, the result is below the candidate. Lines of a log have room for
-all.
+If a line has no room for both, the result is below the candidate. A log's have room.
 """
 
 from __future__ import annotations
@@ -87,8 +86,7 @@ class Lines:
         )
 
     def beside(self, candidate: Candidate, text: Text, indent: int) -> Text:
-        """`candidate` and `text`, after `indent` characters: in one line, or below each other.
-        `text` may grow up to `_BESIDE` characters without moving anything."""
+        """`candidate` and `text`, up to `_BESIDE` characters of it, in one line or two."""
         width = self.console.width - indent
         if self._words_width + 2 + max(_BESIDE, text.cell_len) <= width:
             return Text.assemble("  ".join(self._named(candidate, aligned=True)), "  ", text)
@@ -116,8 +114,7 @@ class Lines:
         ]
 
     def _named(self, candidate: Candidate, *, aligned: bool = False) -> list[str]:
-        """Each value with the name of its axis. If `aligned`, all values of an axis have one
-        width."""
+        """Each value with its axis's name; if `aligned`, all values of an axis have one width."""
         return [
             _label(axis)
             + printable(str(getattr(candidate, axis)), self.console).ljust(wide * aligned)

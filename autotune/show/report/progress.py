@@ -25,13 +25,11 @@ _DOING_OF_SCRIPT = {
 }
 _STARTING = (Phase.IMPORT, Phase.BUILD, Phase.ENGINE, Phase.COMPILE, Phase.WARMUP)
 _THEN = {phase: _STARTING[i:] for i, phase in enumerate(_STARTING[:-1], 1)}
-"""Later phases of a start that does not fail. The duration of other phases depends on the
-candidate."""
+"""Later phases of a start that does not fail. Others last as the candidate has it."""
 
 
 class StudyProgress:
-    """The present and earlier phases of a study's probes. Another thread may ask for the `text`:
-    attributes are replaced whole, never changed in place."""
+    """Phases of a study's probes. Another thread may ask for `text`: replace attributes whole."""
 
     def __init__(self, clock: Callable[[], float], *, of_script: bool = False) -> None:
         self._clock = clock
@@ -44,7 +42,6 @@ class StudyProgress:
         """Seconds by engine and phase of a start, in the order of starts."""
 
     def begin(self, engine: str) -> None:
-        """A probe on `engine` begins."""
         self._engine = engine
         self._now = (None, 0, self._clock())
 
@@ -54,8 +51,7 @@ class StudyProgress:
         return self._now[0] is Phase.DONE
 
     def phase(self, phase: Phase, steps: int) -> bool:
-        """The probe made so many steps of that phase. True if the phase began now. Called
-        often."""
+        """The probe made so many steps of that phase. True if it began now. Called often."""
         before, _, since_s = self._now
         if phase is not before:
             now_s = self._clock()
@@ -84,7 +80,6 @@ class StudyProgress:
         return f"{doing}, {for_s} s{' of about' if for_s <= about_s else ', usually'} {about_s} s"
 
     def _about_s(self, phase: Phase) -> int:
-        """Seconds of `phase` in earlier starts; 0 if unknown. The first start of an engine imports
-        its library, later ones do not."""
+        """Seconds of `phase` in earlier starts; 0 if unknown. Only the first start imports."""
         took_s = self._took_s.get((self._engine, phase), [])
         return round(statistics.median(took_s[1:] or took_s or [0.0]))

@@ -24,8 +24,7 @@ def reporter_for(
     clock: Callable[[], float] = time.monotonic,
     objective: Objective = "flops",
 ) -> Reporter:
-    """The reporter that suits `stream`. `clock` gives the seconds of the study so far. It raises
-    nothing if it cannot print: the study goes on."""
+    """The reporter that suits `stream`, which may fail; `clock` gives the study's seconds."""
     if Console().is_jupyter:
         return NotebookReporter(console_for(stream, _NOTEBOOK_WIDTH), clock, objective)
     on_terminal = stream.isatty()

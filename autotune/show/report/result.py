@@ -102,14 +102,9 @@ def cautions(best: Best, micro_batches: Sequence[int]) -> tuple[Caution, ...]:
         Caution.LARGEST_MICRO_BATCH: len(micro_batches) > 1
         and not best.config.candidate.vector
         and best.config.micro_batch == max(micro_batches)
-        and not _batch_is_whole(best),
+        and not (best.asked.get("global_batch") and best.config.grad_accum == 1),
     }
     return tuple(caution for caution, does in applies.items() if does)
-
-
-def _batch_is_whole(best: Best) -> bool:
-    """Whether one micro-batch a rank makes the whole requested global batch."""
-    return best.asked.get("global_batch") is not None and best.config.grad_accum == 1
 
 
 def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, ...]) -> None:
@@ -215,7 +210,6 @@ def _speed(best: Best) -> str:
 
 
 def _samples(best: Best) -> str:
-    """The samples of a step."""
     measured, mix = best.measured, best.length_mix
     if mix is None or not (mix.by_tokens or best.config.pack == "on"):
         return f"{best.config.global_batch_samples} samples"
@@ -382,7 +376,6 @@ def _undecided(best: Best) -> list[str]:
 
 
 def _differs(config: Config, best: Best) -> str:
-    """The axes in which `config` differs from the winner."""
     one, winner = config.candidate, best.config.candidate
     return ", ".join(
         _named(axis, config) for axis in AXES if getattr(one, axis) != getattr(winner, axis)

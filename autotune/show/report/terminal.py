@@ -42,8 +42,6 @@ _FAILED = tuple(v for v in Verdict if not v.fits and v is not Verdict.SKIPPED)
 
 @dataclass(frozen=True)
 class _Probe:
-    """The arguments of `probing`."""
-
     purpose: str
     candidate: Candidate
     until_s: float
@@ -111,9 +109,8 @@ class PlainReporter(Reporter):
 
 
 class LiveReporter(PlainReporter):
-    """Keeps a few lines up to date; incumbents, failures and what the budget cut short scroll by
-    above them. rich's own thread redraws the lines. So their attributes are replaced whole, never
-    changed in place."""
+    """Keeps a few lines up to date; incumbents, failures and what the budget cut short scroll by.
+    rich's thread redraws the lines, so attributes are replaced whole, never changed in place."""
 
     _of_log = False
 
@@ -128,7 +125,6 @@ class LiveReporter(PlainReporter):
         self._rounds = 0
         self._incumbent: Record | None = None
         self._probes: dict[int, _Probe] = {}
-        """The last probe of each slot."""
         self._recent = 0
         """The slot in which a probe or phase began last."""
         self._of_script = False

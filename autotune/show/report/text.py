@@ -19,8 +19,7 @@ PROSE_WIDTH = 100
 
 
 def shown_axes(values: Mapping[str, Collection[Any]], *, of_script: bool = False) -> list[Axis]:
-    """The axes to show for candidates with these `values`. A script may only take micro_batch, and
-    samples of one token have no length."""
+    """The axes to show for these `values`: a script may lack some, one token has no length."""
     return [
         axis for name, axis in AXES.items()
         if len(values.get(name, ())) > 1
@@ -109,6 +108,5 @@ def visible(text: str) -> str:
 
 
 def printable(text: str, console: Console) -> str:
-    """`text` with "?" for characters that `console` cannot show: control characters, or other
-    alphabets."""
+    """`text` with "?" for characters that `console` cannot show."""
     return visible(text).encode(console.encoding, "replace").decode(console.encoding)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from autotune.result.best import Config
 from autotune.show.report.objective import interval
 from autotune.show.view.study import Shown
 from autotune.space.axes import AXES
@@ -78,7 +77,9 @@ def compared(study: Shown) -> str:
         return ""
     name = f"{'' if found.is_default else 'Nearest to '}a framework's defaults"
     shown = f"{name[0].upper()}{name[1:]} ({found.candidate})"
-    if found.micro_batch == study.best.config.micro_batch and _is_plain(study.best.config):
+    config = study.best.config
+    off = all(getattr(config, n) == a.plain for n, a in AXES.items() if a.plain is not None)
+    if found.micro_batch == config.micro_batch and off:
         return f"{shown}: they are the best here." if found.is_default else ""
     if found.interval is None:
         fits = "did not fit" if found.verdict.bounds_memory else f"{found.verdict}"
@@ -88,10 +89,3 @@ def compared(study: Shown) -> str:
     if low <= found.interval[2] and found.interval[0] <= high:
         return f"{shown} → best: {times}; the intervals overlap."
     return f"{shown} → best: {times}."
-
-
-def _is_plain(config: Config) -> bool:
-    """Whether everything is off that a framework leaves off."""
-    return all(
-        getattr(config, n) == axis.plain for n, axis in AXES.items() if axis.plain is not None
-    )

@@ -173,7 +173,6 @@ def _remarks(studies: Sequence[Shown]) -> str:
 
 
 def compare_page(studies: Sequence[Shown]) -> str:
-    """One file of HTML."""
     spec = frontiers(studies)
     return rendered(
         "compare.html.j2",

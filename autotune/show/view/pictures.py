@@ -66,7 +66,6 @@ def pictures(study: Shown, converter: Any) -> dict[str, str]:
 
 def _whole(spec: Spec, rows: list[dict[str, Any]], title: str | None = None,
            size: tuple[int, int] = (WIDTH, HEIGHT)) -> Spec:  # fmt: skip
-    """`spec` with its data and its size."""
     return {
         "height": size[1],
         **spec,

@@ -26,10 +26,8 @@ def server(path: Path, port: int, lost: Callable[[str], object]) -> ThreadingHTT
     """Serves the page of the study in `path` on loopback; `port` 0 is any free one.
 
     It answers GET of one address, and only under its own host name: so a stranger's name that
-    points here is refused. `lost` gets errors of the display.
-
-    Raises:
-        UsageError: the port is taken, or not permitted.
+    points here is refused. `lost` gets errors of the display. Raises UsageError if the port is
+    taken, or not permitted.
     """
 
     class Handler(_Handler):

@@ -80,7 +80,6 @@ class Shown:
 
     @property
     def unit(self) -> str:
-        """The unit of the objective, to show."""
         return SCALES[self.objective][1]
 
     @property
@@ -139,11 +138,8 @@ class Shown:
 
 
 def read(path: Path) -> Shown:
-    """The study in the folder `path`.
-
-    Raises:
-        UsageError: there is no study, or this version cannot read it.
-    """
+    """The study in the folder `path`. Raises UsageError if there is no study, or this version
+    cannot read it."""
     folder = Folder(path)
     found = manifest.read(path, flag="")
     try:
@@ -207,8 +203,7 @@ def _trials(path: Path) -> pd.DataFrame:
 
 
 def _as_ran(trials: pd.DataFrame, workload: Workload, best: Best | None) -> pd.DataFrame:
-    """`trials` with real values where a script is not told any: those of its best candidate
-    instead of 1."""
+    """`trials` with real values where a script is told none: its best candidate's."""
     if workload.of_script and best is not None:
         for name in ("seq_len", "micro_batch"):
             if set(trials[name]) == {1}:

@@ -2,9 +2,8 @@
 
 The rows have the names of those in `probes.engines`, which run the engines.
 
-A probe runs the configuration that is exported. `probes` builds an engine from `Engine.config`,
-and makes no configuration of its own. `best_of` writes the same one into best.json. Exports start
-from there.
+A probe runs the configuration that is exported: `probes` builds an engine from `Engine.config`,
+and `best_of` writes the same one into best.json.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ def engine_for(name: str, zero_stage: int) -> EngineFacts:
 
 
 def engine_of(workload: Workload, of: Candidate | Build) -> EngineFacts:
-    """The engine of that candidate or build."""
     return engine_for(workload.engine, of.zero_stage)
 
 

@@ -6,8 +6,7 @@ from autotune.space.engines.engine import EngineFacts
 
 
 class Ddp(EngineFacts):
-    """fp32 weights under autocast in every dtype, unless the user asks for bf16 ones. Each rank
-    holds all."""
+    """fp32 weights under autocast, or bf16 ones if asked for. Each rank holds all."""
 
     name = "ddp"
     unused = (0.06, 0.28)

@@ -163,8 +163,7 @@ _BUCKET = 500_000_000
 
 
 def _even(elements: int) -> int:
-    """An even number of at least `elements`: DeepSpeed refuses odd buckets
-    (runtime/zero/stage_1_and_2.py)."""
+    """An even number of at least `elements`, as stage_1_and_2.py of DeepSpeed wants it."""
     return elements + elements % 2
 
 
@@ -202,8 +201,7 @@ def _batch(candidate: Candidate, workload: Workload) -> dict[str, Any]:
 
 
 def _offloaded(candidate: Candidate, device_kind: str) -> dict[str, Any]:
-    """Offload entries. Memory is pinned, else copies to and from a GPU are synchronous and
-    slow."""
+    """Offload entries. Pinned memory makes copies to and from a GPU asynchronous and fast."""
     moved = {"none": (), "optimizer": ("optimizer",), "all": ("optimizer", "param")}
     place = {"device": "cpu", "pin_memory": device_kind == "cuda"}
     return {f"offload_{name}": place for name in moved[candidate.offload]}

@@ -21,8 +21,7 @@ row of int8 shares one, which is next to nothing."""
 
 @dataclass(frozen=True, kw_only=True)
 class StateBytes:
-    """Bytes of model state per rank, without buffers and activations. On the CPU host and device
-    are the same memory: add them."""
+    """Bytes of model state per rank, without buffers. On the CPU add host and device."""
 
     weights: float
     gradients: float
@@ -112,8 +111,7 @@ class EngineFacts:
         return of.stored_in(dtype)
 
     def computes_with(self, dtype: str, of: Candidate | Build) -> str:
-        """The dtype of the weights while a block computes. A cast inside a product does not
-        count."""
+        """The dtype of the weights while a block computes; casts in products do not count."""
         return self.weights_in(dtype, of)
 
     def reduces_in(self, dtype: str, of: Candidate | Build) -> str:
@@ -125,7 +123,6 @@ class EngineFacts:
         return ""
 
     def moments_in(self, dtype: str, of: Candidate | Build) -> str:
-        """The dtype of the optimizer's state."""
         if of.optimizer == "adamw8bit":
             return "8 bit"
         return self.steps_copies_in(dtype, of) or self.weights_in(dtype, of)
@@ -143,8 +140,7 @@ class EngineFacts:
         }
 
     def passing_bytes(self, workload: Workload, of: Candidate | Build, device_kind: str) -> float:
-        """Rough bytes that pass between ranks in the middle of a step: gathered weights, and
-        gradients on their way."""
+        """Rough bytes in flight between ranks in mid-step: gathered weights, gradients."""
         return 0.0
 
     def sent_bytes(self, workload: Workload, of: Candidate) -> float:

@@ -10,8 +10,7 @@ from autotune.space.workload import Workload
 
 
 class Fsdp(EngineFacts):
-    """fp32 weights in every dtype, cast for products, unless the user asks for bf16 ones. Stage 3
-    frees gathered parameters after the forward pass, stage 2 keeps them."""
+    """fp32 weights, cast for products, unless bf16 ones are asked for; stage 3 frees them."""
 
     name = "fsdp"
     unused = (0.23, 0.34)
@@ -42,8 +41,7 @@ class Fsdp(EngineFacts):
         return replace(whole, weights=whole.weights / share, gradients=gradients)
 
     def sent_bytes(self, workload: Workload, of: Candidate) -> float:
-        """Weights are gathered in every micro-step, twice in stage 3. Gradients are reduced in the
-        last one."""
+        """Weights are gathered in every micro-step, twice in stage 3; gradients once."""
         gathers = workload.micro_steps(of) * (2 if of.zero_stage == 3 else 1)
         weight = BYTES[self.computes_with(workload.dtype, of)]
         gathered = gathers * weight * workload.shape(of.depth).parameters

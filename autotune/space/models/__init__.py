@@ -16,11 +16,8 @@ FAMILIES: dict[str, Family] = {"gpt": gpt.FAMILY, "hf": hf.Hf(), "factory": fact
 
 
 def family_name(model: str) -> str:
-    """The row of `FAMILIES` of `model`, a value of --model.
-
-    Raises:
-        UsageError: there is no such model.
-    """
+    """The row of `FAMILIES` of `model`, a value of --model. Raises UsageError if there is no such
+    model."""
     prefix, found, _ = model.partition(":")
     if model == "gpt" or (found and prefix in FAMILIES and prefix != "gpt"):
         return prefix

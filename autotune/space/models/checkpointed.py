@@ -10,8 +10,7 @@ SELECTED = 0.5
 def kept_blocks(checkpointing: str, depth: int, block_floats: float) -> float:
     """The number of blocks whose activations are held at the peak, of `depth` blocks.
 
-    A checkpointed block keeps its input: one of `block_floats` numbers a token and channel. One
-    block at a time keeps all.
+    A checkpointed block keeps its input, one of `block_floats` a token. One at a time keeps all.
     """
     match checkpointing:
         case "none":

@@ -16,8 +16,6 @@ _BLOCK_FLOATS = 34
 
 @dataclass(frozen=True, kw_only=True)
 class CountedShape(ModelShape):
-    """Dimensions and counts of one depth."""
-
     seq_lens: list[int]
     flops: list[float]
     """Model FLOPs per token, forward and backward, by seq_len."""
@@ -27,8 +25,7 @@ class CountedShape(ModelShape):
 
 
 def guessed(depth: int, seq_lens: Sequence[int], tokens: int, capacity_bytes: int) -> CountedShape:
-    """An assumed shape until the first measurement, by order of magnitude. A middling batch has
-    `tokens`."""
+    """A shape by order of magnitude, until a measurement. A middling batch has `tokens`."""
     parameters = max(1, int(capacity_bytes * _STATE_SHARE / _STATE_BYTES))
     width = max(1, int(capacity_bytes * _OVER_SHARE / tokens / (_BLOCK_FLOATS * 4)))
     return CountedShape(

@@ -68,8 +68,6 @@ class ModelRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class GptTraits:
-    """Traits of a gpt."""
-
     aspect_ratio: int = 64
     """Channels for each block, if no width is given."""
     head_dim: int = HEAD_DIM
@@ -83,11 +81,7 @@ class GptTraits:
 
 
 def parse_sizes(text: str, flag: str) -> tuple[ImageSize, ...]:
-    """Sizes of images as "448x448,1344x896".
-
-    Raises:
-        UsageError: the text has another form.
-    """
+    """Sizes of images as "448x448,1344x896". Raises UsageError if the text has another form."""
     found = [re.fullmatch(r"\s*(\d{1,5})x(\d{1,5})\s*", part) for part in text.split(",")]
     sizes = tuple((int(each[1]), int(each[2])) for each in found if each)
     if len(sizes) < len(found) or not all(map(all, sizes)):
@@ -128,11 +122,8 @@ class Lora:
 
 
 def parse_lora(text: str, flag: str) -> Lora:
-    """Adapters as "r=16" or "r=16,dropout=0.05,targets=q_proj+v_proj".
-
-    Raises:
-        UsageError: the text has another form.
-    """
+    """Adapters as "r=16" or "r=16,dropout=0.05,targets=q_proj+v_proj". Raises UsageError if the
+    text has another form."""
     found = re.fullmatch(
         r"\s*r=(\d{1,5})(?:,dropout=(0?\.\d{1,4}|0))?(?:,targets=([\w.]+(?:\+[\w.]+)*))?\s*", text
     )

@@ -80,11 +80,8 @@ class Description:
 
 
 def described(path: Path, flag: str) -> Description:
-    """The model that the config at `path`, a file or its folder, describes.
-
-    Raises:
-        UsageError: there is no config, or it lacks a number.
-    """
+    """The model that the config at `path`, a file or its folder, describes. Raises UsageError if
+    there is no config, or it lacks a number."""
     file = path / "config.json" if path.is_dir() else path
     try:
         config = json.loads(file.read_text(encoding="utf-8"))

@@ -27,11 +27,8 @@ class Factory(Family):
     is_code = True
 
     def recipe(self, asked: ModelRequest) -> dict[str, Any]:
-        """The function's names, and the folder that it is importable from.
-
-        Raises:
-            UsageError: the name has another form.
-        """
+        """The function's names, and the folder that it is importable from. Raises UsageError if
+        the name has another form."""
         found = module_and_function(asked.model.removeprefix("factory:"))
         if found is None:
             raise UsageError(

@@ -69,8 +69,7 @@ class Family(ABC):
         return ""
 
     def mixed(self, recipe: Mapping[str, Any], seq_len: int) -> dict[int, int]:
-        """Numbers of samples by length, where the model's own differ and `seq_len` is that of the
-        longest; else empty."""
+        """Samples by length, where the model's differ and `seq_len` is the longest; else empty."""
         return {}
 
     def one_length(self, recipe: Mapping[str, Any]) -> str:
@@ -82,7 +81,6 @@ class Family(ABC):
         return
 
     def at_depth(self, recipe: Mapping[str, Any], depth: int) -> dict[str, Any]:
-        """The recipe with so many blocks."""
         return self.of_blocks(recipe, range(depth))
 
     def of_blocks(self, recipe: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
@@ -98,8 +96,7 @@ class Family(ABC):
         return [(0,)]
 
     def looked_at(self, recipe: Mapping[str, Any], seq_lens: Sequence[int]) -> tuple[int, ...]:
-        """The lengths to count and trace for `seq_lens`. A short one is enough if FLOPs and memory
-        of a step are linear in its tokens."""
+        """The lengths to count for `seq_lens`; a short one if FLOPs and memory are linear."""
         return tuple(seq_lens)
 
     def untraced(self, recipe: Mapping[str, Any], device_kind: str) -> str:

@@ -33,8 +33,6 @@ _DEFAULTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class GptShape(ModelShape):
-    """Dimensions of one model, whose blocks are alike."""
-
     @property
     def matmul_parameters(self) -> int:
         """Parameters that multiply activations: the blocks' matrices and the head."""
@@ -86,11 +84,8 @@ _WORDS = {"mlp": get_args(Mlp), "qk_norm": ("true", "false"), "tied": ("true", "
 
 
 def parse_gpt(text: str, flag: str) -> dict[str, Any]:
-    """Traits, width and vocabulary of a gpt as "width=512,mlp=swiglu,qk_norm=true".
-
-    Raises:
-        UsageError: there is no such trait or value, or two exclude each other.
-    """
+    """Traits, width and vocabulary of a gpt as "width=512,mlp=swiglu,qk_norm=true". Raises
+    UsageError if there is no such trait or value, or two exclude each other."""
     found: dict[str, Any] = {}
     for part in (part.strip() for part in text.split(",")):
         name, _, value = part.partition("=")

@@ -89,16 +89,11 @@ def ready() -> tuple[str, ...]:
 
 
 class Hf(Family):
-    """The family."""
-
     counted = True
 
     def recipe(self, asked: ModelRequest) -> dict[str, Any]:
-        """Config and task of the model that `--model` names.
-
-        Raises:
-            UsageError: there is no such config, or it needs an option or a package.
-        """
+        """Config and task of the model that `--model` names. Raises UsageError if there is no such
+        config, or it needs an option or a package."""
         for package in ("transformers", "accelerate", *(["peft"] if asked.lora else [])):
             if why := missing(package):
                 flag = "--lora" if package == "peft" else f"--model {asked.model}"

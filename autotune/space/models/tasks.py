@@ -249,7 +249,6 @@ SAMPLES: dict[str, Samples] = {
     "ctc": _Sound(),
     "image-text": _ImagesAndText(),
 }
-"""The samples of each task."""
 
 
 def samples(

@@ -17,11 +17,8 @@ def folder() -> Path:
 
 @contextmanager
 def looked_in(folder: Path | None) -> Iterator[None]:
-    """Look in `folder` within this context; None is the working directory.
-
-    Raises:
-        NotADirectoryError: there is no such folder.
-    """
+    """Look in `folder` within this context; None is the working directory. Raises
+    NotADirectoryError if there is no such folder."""
     if folder is not None and not folder.is_dir():
         raise NotADirectoryError(f"{folder}: no such folder")
     token = _FOLDER.set(folder)

@@ -151,11 +151,8 @@ class Options:
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str]) -> Options:
-        """Options from `texts` by their keys, as on a command line.
-
-        Raises:
-            UsageError: an option does not accept its text, or options exclude each other.
-        """
+        """Options from `texts` by their keys, as on a command line. Raises UsageError if an option
+        does not accept its text, or options exclude each other."""
         return cls.of(**{key: FLAGS[key].read(text, FLAGS[key].name)
                          for key, text in texts.items()})  # fmt: skip
 
@@ -166,11 +163,8 @@ class Options:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Options:
-        """The options that `to_json` wrote, without the folder, checked as in `from_texts`.
-
-        Raises:
-            UsageError: this version does not know an option, or does not accept its value.
-        """
+        """The options that `to_json` wrote, without the folder, checked as in `from_texts`. Raises
+        UsageError if this version does not know an option, or does not accept its value."""
         texts = {}
         for key, value in plain.items():
             if key not in FLAGS:

@@ -16,11 +16,7 @@ Parallel = int | Literal["auto"]
 
 
 def pairs(text: str, flag: str) -> dict[str, str]:
-    """Names and values as "nodes=4;model=1B".
-
-    Raises:
-        UsageError: the text has another form.
-    """
+    """Names and values as "nodes=4;model=1B". Raises UsageError if the text has another form."""
     found = {}
     for part in filter(None, text.split(";")):
         name, sign, value = part.partition("=")
@@ -78,7 +74,6 @@ class DeviceOptions:
 
     @property
     def recorded(self) -> bool:
-        """Whether a recording replaces devices."""
         return self.device.startswith("replay:")
 
     @property

@@ -20,7 +20,6 @@ class Flag:
     """The form and the help of an option."""
 
     name: str
-    """The flag with its hyphens."""
     help: str
     metavar: str | None
     read: Callable[[str, str], Any]
@@ -42,8 +41,7 @@ def option(
     silently: str | None = None,
     **more: Any,
 ) -> Any:
-    """A field of a group, with `more` of its flag. It is None unless it has a default; `silently`
-    gives one that `text` states already."""
+    """A field of a group, None unless it has a default, which `text` may state (`silently`)."""
     flag = Flag(name=name, help=text, metavar=metavar, read=read, **more)
     given = silently if flag.default is None else flag.default
     return field(default=None if given is None else read(given, name), metadata={"flag": flag})
@@ -72,7 +70,6 @@ def as_it_is(text: str, flag: str) -> str:
 
 
 def checked(text: str, flag: str, parse: Callable[[str, str], object]) -> str:
-    """`text`, after `parse` has accepted it."""
     parse(text, flag)
     return text
 

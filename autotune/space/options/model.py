@@ -87,7 +87,6 @@ class ModelOptions:
 
     @property
     def said(self) -> dict[str, Any]:
-        """The values of `--gpt`."""
         return parse_gpt(self.gpt, "--gpt") if self.gpt is not None else {}
 
     @property
@@ -108,7 +107,6 @@ class ModelOptions:
 
     @property
     def asked(self) -> ModelRequest:
-        """The request to the model's family."""
         return ModelRequest(
             model=self.name,
             task=self.task,

@@ -85,8 +85,7 @@ class _Seen:
 
 
 class _Whitened:
-    """Observations under one variant, whitened: uncorrelated, with unit variance. Another
-    observation adds a row; the earlier rows stay."""
+    """Observations under one variant, whitened: uncorrelated, with unit variance."""
 
     def __init__(self, variant: Variant, mean: Array, variance: Array) -> None:
         self.variant = variant
@@ -96,8 +95,7 @@ class _Whitened:
         self.count = 0
 
     def add(self, covariance: Array, factor: Array, residual: float) -> None:
-        """Add an observation: its prior covariance with all candidates, its row of the Cholesky
-        factor, and its whitened residual."""
+        """Add an observation: prior covariance with all, row of the factor, whitened residual."""
         if self.count == len(self._rows):
             more = np.empty((max(16, self.count), self._rows.shape[1]))
             self._rows = np.concatenate([self._rows, more])
@@ -114,7 +112,6 @@ class _Whitened:
         return np.asarray(rows[:, index] @ rows)
 
     def copy(self) -> _Whitened:
-        """A copy for supposed measurements."""
         made = copy.copy(self)
         made.mean, made.variance, made._rows = (
             self.mean.copy(), self.variance.copy(), self._rows[: self.count].copy(),
@@ -191,8 +188,7 @@ class Beliefs:
         return self._posterior(self._believer, [*self._seen, *self._supposed])
 
     def apart(self, index: int, pending: Sequence[int] = ()) -> Array:
-        """Standard deviation of each candidate's difference to candidate `index`. Their common
-        errors, such as the level of a disturbed machine, cancel out."""
+        """Standard deviation of each candidate's difference to `index`, without common errors."""
         belief = self.belief(pending)
         known = self._believer if pending else self._whitened
         assert known is not None

@@ -82,8 +82,7 @@ class FitModel:
         return np.append(of, 0)
 
     def work(self, log_s: float, deviation: float) -> None:
-        """Learn how large the model is from the logarithm of the seconds that a device computes
-        for a token: 6 FLOPs for each parameter."""
+        """Learn the model's size from the log of a device's seconds a token, at 6 FLOPs each."""
         log = math.log(_FLOPS_PER_S / 6) + log_s
         self._beliefs.tell(self._size, log, _FLOPS_OFF**2 + deviation**2)
 

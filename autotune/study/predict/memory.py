@@ -25,16 +25,14 @@ from autotune.study.predict.belief import Belief, Beliefs, Term, Variant, codes,
 from autotune.wire.recipe import LOSS_CHUNKS
 
 _PROCESS_BYTES = {"cpu": 340 * 2**20, "cuda": 900 * 2**20}
-"""Bytes of a process without its model: interpreter and libraries, or CUDA's context and
-workspaces."""
+"""Bytes of a process without its model: interpreter and libraries, or CUDA's context."""
 _FAMILY_BYTES = {"hf": 70 * 2**20}
 """Bytes that importing transformers adds, on the CPU."""
 _BUILDING_BYTES = 44 * 2**20
 """Bytes between the imports and the model: threads, arenas, the process group."""
 _COMPILED_KEEPS = 0.8
-"""The share of blocks' and head's activations that compiling leaves on a GPU: it computes
-elementwise results again. Source: torchtitan's and lightning-thunder's published peaks with and
-without it (results/public)."""
+"""The share of activations that compiling leaves on a GPU. Source: torchtitan's and
+lightning-thunder's published peaks with and without it (results/public)."""
 _COMPILED_BYTES = {"cpu": 80 * 2**20, "cuda": 0}
 """Bytes of the compiler and its results, in a process that has compiled its blocks."""
 _HOST_BYTES = 4 * 2**30
@@ -129,8 +127,7 @@ class MemoryModel:
         """Measured peaks, as shares of the weighed ones."""
 
     def trace(self, over: Array, more_base: float) -> None:
-        """Start from the trace instead; observations are kept. See `PeakParts.traced`. `more_base`
-        is 0 if the base was not measured."""
+        """Start from the trace instead; see `PeakParts.traced`. Observations are kept."""
         groups = replace(self._groups, workload=2 * self._groups.workload + np.isnan(over))
         self.parts = self._closed.traced(over, more_base)
         self._beliefs = _beliefs(
@@ -141,8 +138,7 @@ class MemoryModel:
             self.observe(place, peak, weighed=weighed)
 
     def observe(self, place: int, peak: float | OutOf | Within, *, weighed: bool = False) -> None:
-        """Learn the peak of the point in that `place`: bytes, or whether memory ran out. It is
-        `weighed` if emulated devices told it."""
+        """Learn the peak in that `place`: bytes, or none if it ran out; maybe only `weighed`."""
         self._seen.append((place, peak, weighed))
         if isinstance(peak, Within):
             at_most = (1 - _OOM_BEYOND) * peak.capacity_bytes
@@ -167,8 +163,7 @@ class MemoryModel:
             self._off.append(at_least / self._weighed[first])
 
     def predict(self, place: int, z: float = _Z95) -> Prediction:
-        """The measured peak to expect of the point in that `place`, with an interval of `z`
-        standard deviations."""
+        """The measured peak to expect in that `place`, with `z` standard deviations."""
         belief = self._belief()
         mean = float(belief.mean[place])
         off = z * float(np.hypot(belief.deviation[place], _noise(mean)))
@@ -193,8 +188,7 @@ class MemoryModel:
 
 
 def more_base(process_bytes: int, family: str) -> float:
-    """Bytes to add to a rank's assumed base on the CPU; a process with only its imports holds
-    `process_bytes`."""
+    """Bytes to add to a rank's assumed base on the CPU, by what a bare process holds."""
     return float(process_bytes + _BUILDING_BYTES - _process_bytes(family, "cpu"))
 
 
@@ -205,7 +199,6 @@ def _process_bytes(family: str, device_kind: str) -> int:
 
 
 def device_memory(points: Sequence[Point], device_kind: str) -> MemoryModel:
-    """The memory of a rank's device."""
     return MemoryModel(points, closed_forms(points, device_kind))
 
 
@@ -246,7 +239,6 @@ class _Groups:
     engine: Codes
     stage: Codes
     traits: list[Codes]
-    """By each of `_TRAITS`."""
     build: Codes
     cell: Codes
     degrees: Codes
@@ -294,8 +286,7 @@ def _noise(peak: Array | float) -> Array:
 
 
 def unused(workload: Workload, candidate: Candidate) -> float:
-    """Unused bytes that torch's allocator reserves on a GPU: a share of the peak over weights and
-    optimizer state."""
+    """Unused bytes that torch reserves on a GPU: a share of the peak over model state."""
     plain, checkpointed = engine_of(workload, candidate).unused
     # Selective checkpointing had 13 to 21 % on an H200 (results/grids/h200-checkpointing.csv).
     between = {"none": plain, "selective": (plain + checkpointed) / 2}
@@ -343,7 +334,6 @@ def _at_peak(workload: Workload, candidate: Candidate, kept: float) -> float:
 
 
 def closed_forms(points: Sequence[Point], device_kind: str) -> PeakParts:
-    """The parts by formula."""
     base, state, blocks, head = [], [], [], []
     for workload, c in points:
         engine = engine_of(workload, c)

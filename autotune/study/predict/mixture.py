@@ -66,8 +66,7 @@ class Mixture:
     def __init__(
         self, draws: Array, terms: Sequence[Term], own: Array, weights: Array | None = None
     ) -> None:
-        """`draws` are values by [draw][candidate]; `own` is the deviation of each candidate alone.
-        All draws weigh the same without `weights`."""
+        """`draws` are values by [draw][candidate]; `own` is the deviation of each alone."""
         self._draws, self._terms, self._own = draws, tuple(terms), own
         self._log_weights = np.log(np.ones(len(draws)) if weights is None else weights + 1e-12)
         self._variance: Array = np.sum([term.scale**2 for term in terms], axis=0)

@@ -153,8 +153,7 @@ class Predictor:
         return float(sum(1 - chance[self._place[candidate]] for candidate in candidates))
 
     def draws(self, candidates: Sequence[Candidate], count: int) -> Array:
-        """`count` draws of the log costs of `candidates`' steps, by [draw][candidate]. The same
-        observations give the same draws."""
+        """`count` draws of log costs of steps, by [draw][candidate]; alike for the same data."""
         mean, covariance = self._cost.joint([self._place[each] for each in candidates])
         rng = np.random.default_rng(0)
         return rng.multivariate_normal(mean, covariance, count, check_valid="ignore")

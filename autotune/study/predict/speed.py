@@ -95,9 +95,8 @@ DRIFT = Off("finals", 0.05)
 """Finals come last, on a warm machine, in fresh groups. Together they are slower or faster than
 the search by about so much, in the logarithm."""
 BENT = 0.3
-"""Error of a mix's steps, scaled from its longest samples, as a share of the factor's logarithm.
-Steps have fixed costs, and attention grows with the square of the length. All such steps are off
-together."""
+"""Error of a mix's steps, scaled from its longest samples, as a share of the factor's logarithm;
+all are off together, by fixed costs and attention."""
 ANOTHER_DAY = 0.1
 """The deviation between the measurements of two studies, in the logarithm."""
 ANOTHER_SPACE = 10.0
@@ -111,8 +110,7 @@ _MODEL_OFF = 0.2
 """Deviation of the prior between two workloads."""
 
 _SLOPE, _UNSIZED_SLOPE = 0.15, 0.3
-"""Deviation of the prior along the logarithm of tokens; the same if the length of a script's
-samples is unknown."""
+"""Deviation of the prior along the logarithm of tokens; also of unknown samples."""
 _UNSIZED_TOKENS = 16
 """Tokens that such a sample counts as. It may have 1, as an image, or thousands."""
 
@@ -129,8 +127,7 @@ _ASKED_OFF = 0.1
 """Deviation of the effect of compiling, or of another attention, loss or optimizer."""
 
 _VECTOR_OFF, _VECTOR_WIDTH = 0.4, 0.3
-"""Deviation along the logarithm of the ratio of ranks' micro-batches. So far apart on it, times
-have little in common."""
+"""Deviation along the log ratio of ranks' micro-batches; beyond it times differ."""
 _OWN_OFF = 0.2
 """The same for an axis of a script's own: of a word, or of a number along its logarithm."""
 _OWN_SLOPE = 0.3
@@ -238,8 +235,7 @@ class SpeedModel:
 
     @property
     def work(self) -> tuple[float, float]:
-        """Of recorded runs, the logarithm of the seconds that a device computes for a token, and
-        its deviation."""
+        """Of recorded runs, the log of a device's seconds for a token, and its deviation."""
         found = self._beliefs.belief()
         return float(found.mean[-1]), float(found.deviation[-1])
 

@@ -127,8 +127,7 @@ class Sweep:
         return np.asarray(np.log(step / (accum * tokens * dp)))
 
     def peaks(self, capacity_bytes: int, count: int) -> tuple[Array, Array]:
-        """The logarithm of each run's peak, and of the parameters as one more, by [draw][run]; and
-        the draws' weights.
+        """The log of each run's peak, then of the parameters, by [draw][run]; and their weights.
 
         By models of many sizes, of which those are likelier with which a part of the runs fits. A
         pipeline of more stages than the model has blocks breaks: it counts as out of memory.

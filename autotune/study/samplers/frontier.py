@@ -40,8 +40,7 @@ class Proposal:
     place: int
     """Its index in the space."""
     gain: float
-    """The largest expected improvement of any candidate, as a share of the incumbent's value; 1
-    without an incumbent."""
+    """The largest expected improvement, as a share of the incumbent's value; 1 without one."""
 
 
 class Frontier(Sampler):

@@ -42,7 +42,6 @@ class OpenCandidates:
         self._avoided[[self._place[candidate] for candidate in candidates]] = True
 
     def avoids(self, candidate: Candidate) -> bool:
-        """Whether `candidate` is avoided, and something else is open."""
         avoided = bool(self._avoided[self._place[candidate]])
         return avoided and bool((self._open & ~self._avoided).any())
 

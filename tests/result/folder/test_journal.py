@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import UsageError
-from autotune.result.folder.ending import Ending, StudyEnd
 from autotune.result.folder.journal_file import repair
-from autotune.result.folder.past import Lost
+from autotune.result.folder.past import Ending, Lost, StudyEnd
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Record
 from tests.support.records import space

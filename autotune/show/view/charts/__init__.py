@@ -23,8 +23,6 @@ from autotune.show.view.study import Shown
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart, with its title and caption."""
-
     title: str
     caption: str
     draw: Callable[[Shown], Spec | None]

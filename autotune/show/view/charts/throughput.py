@@ -42,15 +42,11 @@ def throughput(study: Shown) -> Spec | None:
          "mark": {"type": "point", "shape": "diamond", "filled": True, "size": 90},
          "encoding": {"x": x, "y": y, "color": colour, "tooltip": told}},
     ]  # fmt: skip
-    if _lost(study):
+    kept = [verdict.value for verdict in Verdict if verdict.fits or verdict == Verdict.SKIPPED]
+    if not study.trials["verdict"].isin(kept).all():
         layers.append(
             {"transform": [in_cell, {"filter": f"!({FITS})"}],
              "mark": {"type": "point", "shape": "cross", "filled": True, "size": 80, "angle": 45},
              "encoding": {"x": x, "y": {"datum": 0}, "tooltip": told, "color": colour}}
         )  # fmt: skip
     return chart(*layers, params=[param])
-
-
-def _lost(study: Shown) -> bool:
-    kept = [verdict.value for verdict in Verdict if verdict.fits or verdict == Verdict.SKIPPED]
-    return not study.trials["verdict"].isin(kept).all()

@@ -27,12 +27,10 @@ VERDICTS = {
     Verdict.HUNG: ("#7b3294", "diamond"),
     Verdict.CRASHED: ("#a50026", "stroke"),
 }
-"""Colour and shape of each verdict. Most colours are from Okabe and Ito, Color Universal Design
-(2008): people with any colour vision can tell them apart."""
+"""Colour and shape of each verdict. Source: Okabe and Ito, Color Universal Design (2008)."""
 PALETTE = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c8c8c", "#7b3294"]
 WIDTH = "(containerSize()[0] || 620)"
-"""Pixels of the width of a chart, as an expression: that of its place on a page, or of a
-picture."""
+"""Pixels of the width of a chart, as an expression: of a page's place, or of a picture."""
 NARROW, LINE = 480, 15
 """Pixels of a narrow chart's width, and of a line of text."""
 CONFIG: Spec = {

@@ -24,8 +24,6 @@ from autotune.units import gib
 
 @dataclass(frozen=True)
 class PageTable:
-    """A small table of texts."""
-
     caption: str
     columns: list[str]
     rows: list[list[str]]
@@ -66,7 +64,6 @@ def _facts(study: Shown) -> list[str]:
 
 
 def _remarks(study: Shown) -> list[str]:
-    """Remarks before the numbers."""
     lost = [
         f"After {minutes(each.elapsed_s)}, {each.why}."
         for each in (study.past.lost if study.past is not None else ())

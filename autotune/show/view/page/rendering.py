@@ -36,7 +36,6 @@ def rendered(template: str, data: dict[str, Any], *, live: bool = False, **conte
 
 @cache
 def asset(name: str) -> str:
-    """A file of this folder."""
     return resources.files(__package__).joinpath(name).read_text("utf-8")
 
 

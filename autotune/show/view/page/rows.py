@@ -19,14 +19,11 @@ LOG_TAIL, LOGS = 2000, 400_000
 
 @dataclass(frozen=True)
 class TrialCell:
-    """A cell of the table of trials."""
-
     text: str
     sort: float | None = None
     """The number to sort by; None to sort by text."""
     style: str = ""
     log: str = ""
-    """Name of the log that it opens."""
 
 
 def columns(study: Shown) -> list[str]:
@@ -76,8 +73,7 @@ def _number(value: Any, format: str) -> TrialCell:
 
 
 def _log_of(row: dict[Any, Any]) -> str:
-    """Name of a trial's log: the one that its reason names, else its group's. A log of another
-    process has a path."""
+    """Name of a trial's log: of its reason, else its group's; a path for another process's."""
     if "/" in str(row["log"]):
         return str(row["log"])
     reason = "" if pd.isna(row["reason"]) else str(row["reason"])

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from autotune.device.cpu import CpuDevice
-from autotune.measure.runner import local, network
+from autotune.measure.runner import local, node
 from autotune.measure.runner.node import LocalNode
 from autotune.wire.agents import Task
 from autotune.wire.dial import Dial
@@ -26,14 +26,14 @@ def variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]
         return SimpleNamespace()
 
     monkeypatch.setattr(local, "start_rank", start)
-    for name in network.INTERFACES:
+    for name in node.INTERFACES:
         monkeypatch.delenv(name, raising=False)
     return given
 
 
 def start(task: Task, log: Path, address: str = "127.0.0.1") -> None:
-    node = LocalNode(CpuDevice(), log.parent, {}, print, address=address, works=False)
-    node.start(task, DIAL, log)
+    local_node = LocalNode(CpuDevice(), log.parent, {}, print, address=address, works=False)
+    local_node.start(task, DIAL, log)
 
 
 def test_ranks_of_one_host_meet_on_loopback(variables: dict[str, str], tmp_path: Path) -> None:
@@ -45,19 +45,19 @@ def test_ranks_of_one_host_meet_on_loopback(variables: dict[str, str], tmp_path:
 def test_ranks_of_several_hosts_meet_on_the_interface_that_reaches_the_study(
     variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network, "interface_of", {"10.0.0.2": "eth7"}.__getitem__)
+    monkeypatch.setattr(node, "interface_of", {"10.0.0.2": "eth7"}.__getitem__)
     start(Task(program="rank", spans=True), tmp_path / "log", address="10.0.0.2")
     assert variables["GLOO_SOCKET_IFNAME"] == "eth7"
     assert variables["NCCL_SOCKET_IFNAME"] == "=eth7"
-    assert network.interface_of("10.0.0.2") == "eth7"
+    assert node.interface_of("10.0.0.2") == "eth7"
 
 
 def test_what_the_user_has_set_stays(
     variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in network.INTERFACES:
+    for name in node.INTERFACES:
         monkeypatch.setenv(name, "ib0")
-    monkeypatch.setattr(network, "interface_of", lambda address: "eth7")
+    monkeypatch.setattr(node, "interface_of", lambda address: "eth7")
     start(Task(program="rank", spans=True), tmp_path / "log", address="10.0.0.2")
     assert variables["GLOO_SOCKET_IFNAME"] == variables["NCCL_SOCKET_IFNAME"] == "ib0"
     start(Task(program="rank"), tmp_path / "log")
@@ -66,8 +66,8 @@ def test_what_the_user_has_set_stays(
 
 
 def test_an_interface_is_known_by_its_address() -> None:
-    assert network.interface_of("127.0.0.1") == "lo"
-    assert network.interface_of("192.0.2.1") == ""
+    assert node.interface_of("127.0.0.1") == "lo"
+    assert node.interface_of("192.0.2.1") == ""
 
 
 def test_the_study_places_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
