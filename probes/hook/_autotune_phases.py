@@ -310,7 +310,8 @@ class Phases:
         each_of = {name: dict(most) for name, most in self._of.items()}
         if self.now and self._sure:
             _raise(each_of.setdefault(self.now, {}), self._open)
-        for name in {*each_of} - {TRAIN, self.now, *self._count, *self._uncounted}:  # only before the first step
+        seen = {TRAIN, self.now, *self._count, *self._uncounted}
+        for name in {*each_of} - seen:  # only before the first step
             _raise(each_of[TRAIN], each_of.pop(name))
         return {
             name: (self._count.get(name, 0), self._seconds.get(name, 0.0), most)
