@@ -128,7 +128,7 @@ class Phases:
         """Whether a step has ended, and no backward pass has begun since."""
         self._stepped = False
         self._gap: set[tuple[str, bool | None]] = set()  # kinds of phases since the last step
-        self._counted: set[str] = set()  # phases since the last step
+        self._uncounted: set[str] = set()  # phases of this gap, which may have more of them
         self._gaps = 0
         self._last_in: defaultdict[tuple[str, bool | None], deque[int]] = defaultdict(
             lambda: deque(maxlen=REGULAR)
@@ -153,6 +153,7 @@ class Phases:
     def stepped(self) -> None:
         """A step has ended."""
         self._gaps += 1
+        self._tally()
         for kind in self._gap - self._regular:
             numbers = self._last_in[kind]
             numbers.append(self._gaps)
@@ -162,7 +163,7 @@ class Phases:
             if len(numbers) == REGULAR and numbers[-1] - numbers[0] <= 2 * (REGULAR - 1):
                 self._regular.add(kind)
                 self._join(kind)
-        self._gap, self._counted = set(), set()
+        self._gap = set()
         if not self._stepped:
             self._asked.clear()  # a teacher may have been frozen since
         self.between = self._stepped = True
@@ -175,6 +176,7 @@ class Phases:
         self.failed_in = ""
         if self.now:
             self._to("")
+        self._tally()
         if self._handle is not None:
             self._disarm()
 
@@ -277,6 +279,7 @@ class Phases:
         if self.now and not self.failed_in:
             self._sure = self._sure or self.now == EVALUATE  # no backward pass followed
             self._to("")
+        self._tally()
 
     # Results.
 
@@ -307,7 +310,8 @@ class Phases:
         each_of = {name: dict(most) for name, most in self._of.items()}
         if self.now and self._sure:
             _raise(each_of.setdefault(self.now, {}), self._open)
-        for name in {*each_of} - {TRAIN, self.now, *self._count}:  # only before the first step
+        seen = {TRAIN, self.now, *self._count, *self._uncounted}
+        for name in {*each_of} - seen:  # only before the first step
             _raise(each_of[TRAIN], each_of.pop(name))
         return {
             name: (self._count.get(name, 0), self._seconds.get(name, 0.0), most)
@@ -394,15 +398,21 @@ class Phases:
                 if self._sure and (self._stepped or loads):
                     took_s = self._load_s if loads else now - self._began
                     self._seconds[name] = self._seconds.get(name, 0.0) + took_s
-                    if name not in self._counted:
-                        self._count[name] = self._count.get(name, 0) + 1
-                        self._counted.add(name)
+                    self._uncounted.add(name)
                 tied, self._held = _tied(counts, "current")
                 if loads and tied == "host":  # the training is in what loading left, too
                     self._held = 0
             self._restart()
             self._loaded, self._load_s = 0, 0.0
             self.now, self._sure, self._open, self._began = phase, sure, {}, now
+
+    def _tally(self) -> None:
+        """Count the phases of a gap that is over: a launch for phases may end with them."""
+        if self._uncounted:
+            with self._lock:
+                for name in self._uncounted:
+                    self._count[name] = self._count.get(name, 0) + 1
+                self._uncounted.clear()
 
     def _loaded_much(self) -> bool:
         return self._loaded >= max(1, self._least_values())
@@ -418,7 +428,8 @@ class Phases:
         if third - second != second - first:
             return 1
         self._regular.add(MAY_ROLL)
-        self.rolls = self._seconds.get(EVALUATE, 0.0) >= (REGULAR - 1) * ROLLOUT_S
+        long = self._seconds.get(EVALUATE, 0.0) >= (REGULAR - 1) * ROLLOUT_S
+        self.rolls = long and second - first > 1  # else a teacher, too, is asked in each step
         self._join(MAY_ROLL)
         return second - first
 

@@ -84,7 +84,7 @@ def test_a_model_whose_evaluation_has_no_room_does_not_win(tmp_path: Path) -> No
     )  # fmt: skip
     last = pd.read_csv(out / "trials.csv").iloc[-1]
     assert (last["kind"], last["verdict"]) == ("phases", "oom")
-    assert "in phase evaluate" in last["reason"]
+    assert "ran out of memory in evaluation" in last["reason"]
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -214,6 +214,24 @@ def test_a_rollout_that_takes_long_has_its_own_peak(tmp_path: Path) -> None:
     assert found["rollout"].seconds > 1.0
 
 
+def test_what_takes_long_in_each_step_is_part_of_it(tmp_path: Path) -> None:
+    """As a teacher with trained parameters, which is asked under `no_grad`."""
+    wait = "evaluate(), __import__('time').sleep(0.2)"
+    assert told_of(tmp_path, wait, before=wait).seen[-1].phases == {}
+
+
+def test_a_phase_counts_once_its_gap_is_over(tmp_path: Path) -> None:
+    """A launch for phases ends when they were counted, so the rest of an evaluation must not
+    follow. A compiled script's has an end after each batch."""
+    parts = "model.eval(), torch.save(copied(), 'kept.pt'), evaluate(), tell(), evaluate()"
+    before = "torch.compile(model); import _autotune_hook; tell = _autotune_hook._watches[0].tell"
+    told = told_of(tmp_path, f"if number == 4: {parts}, model.train()", before)
+    assert counts(told) == {"evaluate": 1, "save": 1}
+    meanwhile = [each for seen in told.seen if seen.backwards == 4 for each in seen.phases.items()]
+    assert {name for name, _ in meanwhile} == {"train", "evaluate", "save"}
+    assert {found.count for _, found in meanwhile} == {0}
+
+
 @pytest.mark.parametrize(
     "main",
     [

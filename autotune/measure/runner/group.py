@@ -23,7 +23,7 @@ from autotune.space.outcome import Verdict, others_share
 from autotune.units import gib
 from autotune.wire.messages import Message, WireError
 from autotune.wire.ranks import Entered, Fault, Hello, Probe, Progress, Ready, Start, Stop, Store
-from autotune.wire.reports import Energy, InPhase, Peaks, Report, on_smallest
+from autotune.wire.reports import DURING, Energy, InPhase, Peaks, Report, on_smallest
 from autotune.wire.stopping import Phase
 from autotune.wire.stream import TamperedError
 
@@ -417,10 +417,11 @@ def _together(parts: list[Energy | None]) -> Energy | None:
 
 def _out_of_memory(rank: GroupRank, fault: Fault, capacities: Sequence[int] = ()) -> Result:
     where = "host memory" if fault.cause == "host_oom" else "memory"
+    during = DURING.get(fault.phase, f"in phase {fault.phase}")
     asked = f", asking for {gib(fault.requested_bytes)} more" if fault.requested_bytes else ""
     return Result(
         verdict=Verdict.OOM,
-        reason=f"rank {rank.number} ran out of {where} in phase {fault.phase}{asked}",
+        reason=f"rank {rank.number} ran out of {where} {during}{asked}",
         peaks=fault.peaks and on_smallest(fault.peaks, capacities, rank.number),
         of_host=fault.cause == "host_oom",
         foreign_bytes=fault.foreign_bytes,
