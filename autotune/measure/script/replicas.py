@@ -111,13 +111,15 @@ def _named(places: Places, averaged: int) -> Sharing | None:
 
 def _with_experts(places: Places, digests: Digests) -> Places:
     """The places, where exchanges with experts count as averaging: those of ranks with different
-    data, or of ranks that average gradients though some of their parameters differ."""
+    data, or of ranks that average gradients though some of their parameters differ. If only some
+    of all ranks have the same data, these share it on purpose."""
+    alike = len(set(digests.values())) <= 1
 
     def experts(group: Sequence[int]) -> bool:
         held = [places[rank].parts for rank in group if rank in places]
         averaged = any(set(group) <= set(each) for each in places[group[0]].averages)
         own = len({digests.get(rank) for rank in group}) == len(group)
-        return own or (averaged and any(each != held[0] for each in held))
+        return own or (alike and averaged and any(each != held[0] for each in held))
 
     return {
         rank: replace(

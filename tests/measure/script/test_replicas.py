@@ -141,6 +141,15 @@ def test_ranks_whose_experts_differ_have_data_of_their_own_even_if_it_is_alike()
     assert of(*tensors).degrees == {"tp": 2}
 
 
+def test_ranks_of_some_same_data_share_it_though_their_experts_differ() -> None:
+    every, near = [[0, 1, 2, 3]], [[[0, 1]], [[0, 1]], [[2, 3]], [[2, 3]]]
+    found = of(*[
+        place(n // 2, n // 2 + 9, averages=every, swaps=s, parts=[[9, n % 2]])
+        for n, s in enumerate(near)
+    ])  # fmt: skip
+    assert list(found.replicas) == [[0, 1], [2, 3]]
+
+
 def test_where_nothing_shows_who_shares_data_it_is_as_was_asked_for() -> None:
     found = as_asked(range(8), tp=2, pp=1, cp=2)
     assert found.replicas == [[0, 1, 2, 3], [4, 5, 6, 7]]
