@@ -210,7 +210,7 @@ class Look:
         if name in ("send", "recv"):
             ranks = sorted({self._rank, ranks[args[1]]})
         found = self._swaps if name.startswith(_SWAPPING) else self._shares
-        by_sample = self._samples, self._samples * len(ranks)
+        by_sample = 1, self._samples, self._samples * len(ranks)  # statistics have one row
         for each in self._largest(args):
             activation = each.dim() > 1 and each.is_floating_point()
             if activation and tuple(each.shape) not in self._shapes and len(ranks) > 1:

@@ -212,6 +212,7 @@ began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 began.record()
 dist.all_reduce(of_all)
 ended.record()
+ended.synchronize()
 print(began.elapsed_time(ended))
 """
     one, two = (of_one(emulate(spec), program) for spec in ("4xH100", "2x2xH100"))

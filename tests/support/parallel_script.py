@@ -133,8 +133,15 @@ def ddp(asked: argparse.Namespace) -> None:
 
 
 def by_hand(asked: argparse.Namespace) -> None:
-    between = average(None, asked.via)
-    train(asked, net(), dist.get_rank(), dist.get_world_size(), between=between)
+    between, model = average(None, asked.via), net()
+    if asked.statistics:
+        parts = [torch.empty(1, 33) for _ in range(dist.get_world_size())]
+
+        def gather(*_: object) -> None:
+            dist.all_gather(parts, torch.ones(1, 33))
+
+        model.register_forward_pre_hook(gather)
+    train(asked, model, dist.get_rank(), dist.get_world_size(), between=between)
 
 
 def contrast(asked: argparse.Namespace) -> None:
@@ -481,6 +488,7 @@ def main() -> None:
     parser.add_argument("--flat", action="store_true", help="activations of an embedding's shape")
     parser.add_argument("--inside", action="store_true", help="the model cuts sequences")
     parser.add_argument("--via", default="reduce", help="reduce, stack, gather or ring")
+    parser.add_argument("--statistics", action="store_true", help="as of SyncBatchNorm")
     parser.add_argument("--functional", action="store_true", help="collectives")
     parser.add_argument("--schedule", default="1F1B", help="of a pipeline")
     parser.add_argument("--say", action="store_true")

@@ -111,15 +111,16 @@ def _named(places: Places, averaged: int) -> Sharing | None:
 
 def _with_experts(places: Places, digests: Digests) -> Places:
     """The places, where exchanges with experts count as averaging: those of ranks with different
-    data, or of ranks that average gradients though some of their parameters differ. If only some
-    of all ranks have the same data, these share it on purpose."""
+    data, or of ranks that average gradients, if some of their parameters differ. If only some of
+    all ranks have the same data, these share it on purpose."""
     alike = len(set(digests.values())) <= 1
 
     def experts(group: Sequence[int]) -> bool:
         held = [places[rank].parts for rank in group if rank in places]
         averaged = any(set(group) <= set(each) for each in places[group[0]].averages)
         own = len({digests.get(rank) for rank in group}) == len(group)
-        return own or (alike and averaged and any(each != held[0] for each in held))
+        differ = any(each != held[0] for each in held)
+        return (own and (differ or not any(held))) or (alike and averaged and differ)
 
     return {
         rank: replace(
@@ -146,6 +147,13 @@ def _replicas(
 ) -> list[list[int]] | None:
     """Replicas by the use of groups; None without evidence."""
     peers = {rank: set(group) for group in averaged for rank in group}
+    if parts == 1 and any(
+        rank in digests and other in digests and digests[rank] != digests[other]
+        for rank, place in places.items()
+        for group in [*place.shares, *place.swaps]
+        for other in peers[rank].intersection(group)
+    ):
+        return None  # each has its part of a sequence, or of a loss over all
     shares = [
         [rank, other]
         for rank, place in places.items()
@@ -159,7 +167,8 @@ def _replicas(
     cut = any(rank != other and other in peers[rank] for rank, other in shares)
     sizes = set(map(len, averaged))
     if parts == 1 and not cut and len(sizes) == 1 and sizes != {1}:
-        if len(found) not in sizes:  # exchanges in compiled code are not seen
+        own = len(set(digests.values())) == len(places)
+        if len(found) not in sizes and not own:  # exchanges in compiled code are not seen
             found = [list(each) for each in zip(*averaged, strict=True)]
         return found
     if len(found) == len(places) and sizes == {1}:

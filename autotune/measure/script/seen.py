@@ -186,7 +186,10 @@ class Ranks:
         seen = [found for found in each if found is not None]
         if not seen:
             return None
-        return max(samples for samples, _ in seen), self._cut * max(tokens for _, tokens in seen)
+        tokens = self._cut * max(tokens for _, tokens in seen)
+        if len(seen) == self._cut:  # parts may be unlike
+            tokens = sum(tokens for _, tokens in seen)
+        return max(samples for samples, _ in seen), tokens
 
     @property
     def _said_samples(self) -> float | None:

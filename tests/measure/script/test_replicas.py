@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,6 +133,24 @@ def test_ranks_that_share_experts_have_data_of_their_own(averages: list[list[lis
     assert of(*of_experts).degrees == {"dp": 4}
 
 
+def test_experts_that_no_rank_averages_are_no_stages_of_a_pipeline() -> None:
+    near = [[[0, 1]], [], [[2, 3]], []]
+    held = [[[9, n % 2]] for n in range(4)]
+    each = zip(near, held, strict=True)
+    found = of(
+        *[place(n, n + 9, swaps=swaps, parts=parts) for n, (swaps, parts) in enumerate(each)]
+    )
+    assert found.degrees == {"dp": 4}
+
+
+@pytest.mark.parametrize("kind", ["shares", "swaps"])
+def test_exchanges_of_whole_models_with_other_data_are_not_settled(kind: str) -> None:
+    """They may be parts of sequences whose length was not told."""
+    every: Any = [[0, 1]]
+    found = of(*[place(n, averages=every, parts=[[9, 1]], **{kind: every}) for n in range(2)])
+    assert not found.known
+
+
 def test_ranks_whose_experts_differ_have_data_of_their_own_even_if_it_is_alike() -> None:
     """As by a seed that all ranks have by mistake."""
     every = [[0, 1]]
@@ -175,6 +194,7 @@ def lab(
         ("ddp", 2, "--data constant", {"dp": 2}),
         ("by_hand", 2, "--via stack", {"dp": 2}),
         ("by_hand", 2, "--data alike --via ring", {"dp": 2}),
+        ("by_hand", 2, "--statistics", {"dp": 2}),
         ("contrast", 2, "--data alike", {"dp": 2}),
         ("tp", 4, "--accum 2", {"dp": 2, "tp": 2}),
         ("raw", 2, "", {"tp": 2}),

@@ -265,6 +265,17 @@ def test_sizes_that_do_not_go_with_what_is_counted_count_nothing() -> None:
     assert (ran.samples, ran.tokens) == pytest.approx((4.0, 4 * 32))
 
 
+def test_unlike_parts_of_sequences_are_added_up() -> None:
+    both = [[0, 1]]
+    parts = [
+        seen([[[4, length]]], world_size=2, rank=n,
+             place=Place(batches=[n], fed=False, averages=both, shares=both, swaps=[], degrees={}))
+        for n, length in enumerate((17, 15))
+    ]  # fmt: skip
+    ran = ranks(*parts).ran(0, 1)
+    assert (ran.samples, ran.tokens, ran.seq_len, ran.degrees) == (4.0, 128.0, 32, {"cp": 2})
+
+
 def test_the_time_of_a_step_of_mean_work_is_the_mean_time() -> None:
     """Though most steps are longer."""
     times_s = [0.4, 0.4, 0.4, 0.2] * 2
