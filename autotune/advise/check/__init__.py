@@ -94,6 +94,10 @@ def _read(path: Path) -> Reading:
             )
         text = path.read_text(encoding="utf-8")
         body = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except IsADirectoryError as error:
+        raise UsageError(
+            f"{path}: is a folder; name the .json or .yaml files in it that configure the launch"
+        ) from error
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:

@@ -591,6 +591,11 @@ def test_mistakes_are_named(made: Callable[[], dict[str, Any]], what: str, tmp_p
         read(path)
 
 
+def test_a_folder_is_refused_with_what_to_name_instead(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"is a folder; name the \.json or \.yaml files in it"):
+        read(tmp_path)
+
+
 def test_a_reader_refuses_with_what_it_expected(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(UsageError, match="known: deepspeed, accelerate, axolotl"):
