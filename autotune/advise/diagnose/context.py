@@ -81,16 +81,23 @@ _HINT_STEMS = ("gpu", "ram", "memory", "oom", "显", "内存", "메모리", "rtx
 _TRAINS = re.compile(r"(?<![a-z])(?:train|fine-?tun|backward\b|loss\b)", re.IGNORECASE)
 
 _ASSIGN = r"['\"]?[ \t]*+(?:[=:,]|\.{3,}|(?<=[ \t]))[ \t]*+['\"]?"
-_MODEL = re.compile(
-    r"\b(?:model_name_or_path|base_model|pretrained_model_name_or_path)" + _ASSIGN +
-    r"([\w./][\w./-]{2,100})"
-)  # fmt: skip
-_DEEPSPEED = re.compile(
-    r"\bdeepspeed(?:_config)?(?:_file)?(?:['\"]?[:=]|[ \t])[ \t]*['\"]?([\w./-]{1,200}\.json)\b"
-)
-_ACCELERATE = re.compile(
-    r"\baccelerate[ -]launch\b(?:[^\n]|\\\n){0,500}?--config_file[ =]([\w./-]{1,200}\.ya?ml)\b"
-)
+_TEXTS = {
+    "model": re.compile(
+        rf"\b(?:model_name_or_path|base_model|pretrained_model_name_or_path){_ASSIGN}"
+        r"([\w./][\w./-]{2,100})"
+    ),
+    "deepspeed_file": re.compile(
+        r"\bdeepspeed(?:_config)?(?:_file)?(?:['\"]?[:=]|[ \t])[ \t]*['\"]?"
+        r"([\w./-]{1,200}\.json)\b"
+    ),
+    "accelerate_file": re.compile(
+        r"\baccelerate[ -]launch\b(?:[^\n]|\\\n){0,500}?--config_file[ =]([\w./-]{1,200}\.ya?ml)\b"
+    ),
+    "fraction": re.compile(r"(?i)mem(?:ory)?_fraction\W{1,3}?(1(?:\.0*)?|0?\.\d+)\b"),
+    # TensorFlow's lines about a device before it takes its share.
+    "at start": re.compile(rf"(?i)total ?memory: ?({SIZE})\s+free ?memory: ?({SIZE})"),
+}
+"""Settings that are texts, joined by "/" if there are several parts."""
 _STAGE = re.compile(
     r"zero_optimization['\"]?: *\{\s*['\"]stage['\"]: *([123])|\bdeepspeed_stage_([123])"
     r"|(?:\bds_z|zero)_?([123])(?:_\w{1,30})?\.(?:json|ya?ml)"
@@ -149,9 +156,6 @@ _DOING = re.compile(
     r": *(?P<percent>\d{1,3})%"
 )
 _WINDOWS = re.compile(r"\b[A-Z]:\\|\.\.\\|WinError|paging file")
-_AT_START = re.compile(rf"(?i)total ?memory: ?({SIZE})\s+free ?memory: ?({SIZE})")
-"""TensorFlow's lines about a device before it takes its share."""
-_FRACTION = re.compile(r"(?i)mem(?:ory)?_fraction\W{1,3}?(1(?:\.0*)?|0?\.\d+)\b")
 _KILLED = re.compile(r"-9\b|[Kk]illed|SIGKILL|\b137\b")
 _NOT_KILLED = re.compile(r"\bOOMKilled\W{1,4}[Ff]alse")
 _VALIDATION = re.compile(r"[Vv]alid|[Ee]val|\b[Vv]al:")
@@ -433,9 +437,8 @@ class Context:
     @property
     def at_start(self) -> tuple[int, int] | None:
         """Free and all bytes of the device as the run started."""
-        free, _, total = (self.text("at start") or "").partition("/")
-        sizes = parse(free), parse(total)
-        return (sizes[0], sizes[1]) if sizes[0] is not None and sizes[1] is not None else None
+        total, free = map(parse, (self.text("at start") or "/").split("/"))
+        return None if total is None or free is None else (free, total)
 
     @property
     def fraction(self) -> float | None:
@@ -547,16 +550,9 @@ class Context:
                 line + text.count("\n", 0, match.start()), FlagSetting(name=name, value=value)
             )
 
-        for match in _MODEL.finditer(text):
-            note("model", match[1], match)
-        for match in _DEEPSPEED.finditer(text):
-            note("deepspeed_file", match[1], match)
-        for match in _ACCELERATE.finditer(text):
-            note("accelerate_file", match[1], match)
-        for match in _AT_START.finditer(text):
-            note("at start", f"{match[2]}/{match[1]}", match)
-        for match in _FRACTION.finditer(text):
-            note("fraction", match[1], match)
+        for name, pattern in _TEXTS.items():
+            for match in pattern.finditer(text):
+                note(name, "/".join(match.groups()), match)
         for match in _STAGE.finditer(text):
             note("zero_stage", int(match[match.lastindex or 0]), match)
         for name, on, pattern in _SWITCH:
