@@ -22,11 +22,12 @@ from typing import BinaryIO
 
 from autotune.advise.diagnose.advice import Again, advice, again, command
 from autotune.advise.diagnose.case import Advice, Case
-from autotune.advise.diagnose.causes import Cause, causes
+from autotune.advise.diagnose.causes import causes
 from autotune.advise.diagnose.context import Context
 from autotune.advise.diagnose.events import Event, event_of, merged, trace_of
 from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.listing import Listing
+from autotune.advise.diagnose.loads import Cause
 from autotune.advise.diagnose.memory import DEVICE, ran_out
 from autotune.advise.diagnose.reading import BEHIND, BLOCK, Hit, Scanner, decoded, pieces
 from autotune.advise.diagnose.wordings import LAST, Wording
@@ -216,9 +217,8 @@ class LogReader:
 
 def _listed(listing: Listing) -> tuple[Event, tuple[Cause, ...]]:
     """The event and causes of a listing, if nothing failed."""
-    found = listing.bottleneck()
     event = Event(wording=LISTING, log=listing.log, line=listing.line, text=listing.text())
-    return event, (Cause(found.name, found.sentence),) if found else ()
+    return event, (found,) if (found := listing.bottleneck()) else ()
 
 
 def _lines(piece: bytes) -> list[str]:

@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autotune.advise.diagnose.causes import COPYING, TRAINING, Cause
+from autotune.advise.diagnose.causes import COPYING, TRAINING
 from autotune.advise.diagnose.context import JOBS, Context
 from autotune.advise.diagnose.events import Event
+from autotune.advise.diagnose.loads import Cause
 from autotune.advise.diagnose.settings import MICRO, SERVING
 
 

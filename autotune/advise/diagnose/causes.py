@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autotune.advise.diagnose.amounts import OTHERS_SHARE
 from autotune.advise.diagnose.context import Context
 from autotune.advise.diagnose.events import Event
 from autotune.advise.diagnose.kinds import Kind
+from autotune.advise.diagnose.loads import Cause
 from autotune.advise.diagnose.settings import LISTS
 from autotune.units import gib
 
@@ -42,13 +43,6 @@ FULL_SHARE = 0.01
 LARGE_TENSOR = 4 * 2**30
 LARGE_SHARE = 0.1
 """A request of this share of a device gets a remark."""
-
-
-@dataclass(frozen=True)
-class Cause:
-    name: str
-    sentence: str
-    arithmetic: tuple[str, ...] = ()
 
 
 def lister(event: Event) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from autotune.advise.diagnose.amounts import parse
-from autotune.advise.diagnose.loads import MARGINAL, DeviceLoad, Scarce, scarce
+from autotune.advise.diagnose.loads import MARGINAL, Cause, DeviceLoad, scarce
 from autotune.units import gib
 
 _MAY_BE = re.compile(
@@ -110,7 +110,7 @@ class Listing:
             said += [f"{name}: {share:.0%} in use"] if share is not None else []
         return "; ".join(said)
 
-    def bottleneck(self) -> Scarce | None:
+    def bottleneck(self) -> Cause | None:
         devices = [each for _, each in sorted(self.devices.items())]
         found = scarce(devices, host=self.host, swap=self.swap, shm=self.shm)
         full = [each.index for each in devices if each.share >= MARGINAL]
@@ -130,10 +130,12 @@ class Listing:
     def _holds(self, index: int, who: str, mib: str) -> None:
         self._held.setdefault(index, {})[who] = int(mib) * 2**20
 
-    def _device(self, index: int, used: float, total: float, percent: str | None) -> bool:
+    def _device(self, index: int, used: float, total: float, percent: str | int | None) -> bool:
         if not total or used > total:
             return False
-        self.devices[index] = DeviceLoad(index, used / total, int(percent) if percent else None)
+        self.devices[index] = DeviceLoad(
+            index, used / total, None if percent is None else int(percent)
+        )
         return True
 
     def _of_devices(self, line: str) -> bool:
@@ -179,10 +181,7 @@ class Listing:
         else:
             return False
         used, total = self._known.get(f"used {index}"), self._known.get(f"total {index}", 0)
-        percent = self._known.get(f"use {index}")
-        if used is None:
-            return True
-        return self._device(index, used, total, None if percent is None else str(percent))
+        return used is None or self._device(index, used, total, self._known.get(f"use {index}"))
 
     def _csv(self, line: str) -> bool:
         parts = [part.strip() for part in line.split(",")]
@@ -204,10 +203,9 @@ class Listing:
             used = total - numbers["memory.free"]
         index = numbers.get("index", self._rows)
         self._rows += 1
-        percent = numbers.get("utilization.gpu")
-        if used is None:
-            return False
-        return self._device(index, used, total, None if percent is None else str(percent))
+        return used is not None and self._device(
+            index, used, total, numbers.get("utilization.gpu")
+        )
 
     def _of_host(self, line: str) -> None:
         found: re.Match[str] | None

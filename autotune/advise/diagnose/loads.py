@@ -24,17 +24,18 @@ class DeviceLoad:
     percent: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scarce:
-    """The bottleneck: a name for its remedies, and a sentence."""
+@dataclass(frozen=True)
+class Cause:
+    """A bottleneck, or why something failed: a name for its remedies, and a sentence."""
 
     name: str
     sentence: str
+    arithmetic: tuple[str, ...] = ()
 
 
 def scarce(
     devices: Sequence[DeviceLoad], *, host: float | None, swap: float | None, shm: float | None
-) -> Scarce | None:
+) -> Cause | None:
     """The bottleneck by these used shares, None if unknown. Returns None without a bottleneck."""
     full = [each for each in devices if each.share >= MARGINAL]
     swapping = swap is not None and swap > 0.1
@@ -43,21 +44,21 @@ def scarce(
         said = f"{host:.0%} in use" + (f" and {swap:.0%} of swap" if swapping else "")
         if roomy:
             said += f"; device {roomy[0].index} is only {roomy[0].share:.0%} full"
-        return Scarce(name="host memory", sentence=f"{said}. Offload less, or load fewer copies")
+        return Cause("host memory", f"{said}. Offload less, or load fewer copies")
     if full:
         named = ", ".join(str(each.index) for each in full)
         most = max(each.share for each in full)
-        return Scarce(name="device memory", sentence=f"device {named} at {most:.0%}")
+        return Cause("device memory", f"device {named} at {most:.0%}")
     if shm is not None and shm > FULL:
-        return Scarce(name="/dev/shm", sentence=f"{shm:.0%} in use")
+        return Cause("/dev/shm", f"{shm:.0%} in use")
     idle = [
         each for each in devices
         if each.share > 0.1 and each.percent is not None and each.percent < IDLE_PERCENT
     ]  # fmt: skip
     if idle:
-        return Scarce(
-            name="not memory",
-            sentence=f"device {idle[0].index} is {idle[0].share:.0%} full and computes"
+        return Cause(
+            "not memory",
+            f"device {idle[0].index} is {idle[0].share:.0%} full and computes"
             f" {idle[0].percent} % of the time; data loading or communication, or nobody is"
             " training (a rule of thumb)",
         )
