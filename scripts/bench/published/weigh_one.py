@@ -30,7 +30,7 @@ from autotune.wire.emulated import ALONE
 _STEPS = {
     "ITERATIONS": "2", "WARMUP_STEPS": "1", "VAL_LOSS_EVERY": "0", "MAX_WALLCLOCK_SECONDS": "0",
 }  # fmt: skip
-_SPEEDRUN = {"num_iterations": 2, "warmup_steps": 2, "val_tokens": 8 * 4 * 65536}
+_SPEEDRUN = {"num_iterations": 5, "warmup_steps": 2, "val_tokens": 8 * 4 * 65536}
 _FILES = {
     f"--{name}" for name in (
         "data-path", "data-cache-path", "vocab-file", "merge-file", "tokenizer-type", "save",

@@ -1,11 +1,15 @@
 // The time of the cards: when each stream finishes its work, in nanoseconds.
 //
 // Work of a stream begins when the host has started it and the stream's earlier work is done. The
-// host's own time runs with its calls and waits. Work of two streams overlaps as if each had the
-// card for itself.
+// host's own time runs with its calls and waits, also for a place in a stream's full queue. Work of
+// two streams overlaps as if each had the card for itself.
 #ifndef CLOCK_H
 #define CLOCK_H
 #include "state.h"
+
+// Places of a stream's queue: of launches, events, and waits for events. About 1000 were measured:
+// forums.developer.nvidia.com/t/68937.
+enum { QUEUE = 1024 };
 
 struct graph {
   unsigned long long id;
@@ -17,6 +21,9 @@ struct graph {
 struct stream {
   int unit, priority, blocking;  // blocking: waits for the legacy default stream, and it for this
   double ready;
+  double *queue;  // when each place gets free: work and events of one that has not begun
+  unsigned long queued;
+  int collective;       // runs, and no event has its end
   struct graph *graph;  // captures its work; NULL if it runs
   double captured;      // end of captured work, from the graph's start
   struct stream *next;  // among those in the same graph
@@ -27,9 +34,18 @@ PUBLIC struct stream *new_stream(unsigned flags, int priority);
 
 // Work that takes the card `ns`. `name` is for the file in AUTOTUNE_EMULATED_TRACE.
 PUBLIC void enqueue(void *stream, double ns, const char *name);
-// An event's time: all earlier work is done. For a captured stream, in its graph, set in `graph`.
-PUBLIC double stamp(void *stream, struct graph **graph);
-PUBLIC void follow(void *stream, double until, struct graph *graph);  // later work waits
+
+struct event {
+  int unit, recorded;
+  double ns;                       // all earlier work is done
+  struct graph *graph;             // where a captured stream recorded it, from whose start `ns` is
+  struct event *earlier, *later;   // among ends of collectives that nobody waits for, or has seen
+};
+
+PUBLIC void record(struct event *event, void *stream);
+PUBLIC void forget(struct event *event);
+PUBLIC void follow(void *stream, struct event *event);  // later work waits
+PUBLIC int is_done(struct event *event);                // as this thread sees it
 // Work of this stream, and of those that wait for it, is captured from now on.
 PUBLIC void capture(void *stream);
 PUBLIC struct graph *end_capture(void *stream);  // NULL if the stream did not begin it

@@ -100,6 +100,7 @@ void run_collective(void *stream, int ranks, double bytes, const char *name) {
   const struct unit *unit = unit_of(stream);
   double rate = ranks > shared->machine ? unit->net_rate : unit->link_rate;
   enqueue(stream, ranks > 1 ? 4 * RANK + RANK * ranks + bytes / rate * 1e9 : START, name);
+  stream_of(stream)->collective = 1;
 }
 
 void run_kernel(const struct kernel *kernel, double threads, void **arguments, void *stream) {

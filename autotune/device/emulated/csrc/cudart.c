@@ -307,12 +307,6 @@ cudaError_t cudaGetSymbolAddress(void **at, const void *symbol) { return cudaMal
 
 // --------------------------------------------------------------------------- streams and events
 
-struct event {
-  int unit, recorded;
-  double ns;
-  struct graph *graph;  // where it is recorded by a captured stream
-};
-
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority) {
   if (known(current_device)) return result(known(current_device));
   need_context(current_unit());
@@ -381,6 +375,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
 cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, 0); }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  forget((struct event *)event);
   free(event);
   return cudaSuccess;
 }
@@ -388,8 +383,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
   struct event *event = (struct event *)handle;
   if (event->unit != stream_of(stream)->unit) return result(cudaErrorInvalidResourceHandle);
-  event->ns = stamp(stream, &event->graph);
-  event->recorded = !event->graph;
+  record(event, stream);
   return cudaSuccess;
 }
 
@@ -402,9 +396,12 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return cudaSuccess;
 }
 
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return is_done((struct event *)event) ? cudaSuccess : cudaErrorNotReady;
+}
+
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
-  struct event *after = (struct event *)event;
-  follow(stream, after->ns, after->graph);
+  follow(stream, (struct event *)event);
   return cudaSuccess;
 }
 
