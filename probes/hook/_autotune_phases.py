@@ -18,6 +18,7 @@ Contracts:
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import threading
 import time
@@ -47,6 +48,9 @@ CALLS = 256
 FROZEN = 3
 """The most calls of frozen models in one gap that do not end a look: encoders run before the
 trained model."""
+SAMPLE = 4
+"""An evaluation has inputs of at least one such part of a training sample. Samples that are
+generated for a log begin with less, as with a prompt."""
 LEAVES = 100_000
 SAVERS = {
     "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save", "save_state_dict"),
@@ -128,7 +132,9 @@ class Phases:
         """Whether a step has ended, and no backward pass has begun since."""
         self._stepped = False
         self._gap: set[tuple[str, bool | None]] = set()  # kinds of phases since the last step
-        self._uncounted: set[str] = set()  # phases of this gap, which may have more of them
+        self._uncounted: dict[str, float] = {}  # seconds of this gap's phases, which may go on
+        self._most_asked = 0.0  # values of an evaluation's largest input in this gap
+        self._sample = 0.0  # values of a training sample; 0 while they are not known
         self._gaps = 0
         self._last_in: defaultdict[tuple[str, bool | None], deque[int]] = defaultdict(
             lambda: deque(maxlen=REGULAR)
@@ -163,7 +169,7 @@ class Phases:
             if len(numbers) == REGULAR and numbers[-1] - numbers[0] <= 2 * (REGULAR - 1):
                 self._regular.add(kind)
                 self._join(kind)
-        self._gap = set()
+        self._gap, self._most_asked = set(), 0.0
         if not self._stepped:
             self._asked.clear()  # a teacher may have been frozen since
         self.between = self._stepped = True
@@ -338,7 +344,7 @@ class Phases:
             self._handle.remove()
             self._handle = None
 
-    def _called(self, module: Any, _: Any) -> None:
+    def _called(self, module: Any, inputs: Any) -> None:
         """A module is called during a look."""
         if self.busy or threading.get_ident() != self._thread:  # an export asks the model, too
             return
@@ -350,18 +356,23 @@ class Phases:
                     self._gap.add(OF_AVERAGE)
                     if self._gaps > REGULAR:  # else it may yet come in each step
                         self._to(EVALUATE)
+                    self._most_asked = max(self._most_asked, _of_input(inputs, self._torch)[0])
                 self._skip(module)
             elif self._calls >= CALLS:
                 self._disarm()
             return
+        values, sample = _of_input(inputs, self._torch)
         with_gradients = self._torch.is_grad_enabled()
         if not with_gradients or module.training:
             self._disarm()
         if with_gradients and module.training:
             self._sure = self._sure or self.now in ASKED
+            self._sample = sample
             if self.now:
                 self._to("")
-        elif self.now not in ASKED:
+            return
+        self._most_asked = max(self._most_asked, values if not module.training else math.inf)
+        if self.now not in ASKED:
             self._asks(in_eval=not module.training, sure=not with_gradients)
 
     def _skip(self, module: Any) -> None:
@@ -397,8 +408,7 @@ class Phases:
                 _raise(self._of.setdefault(name, {}), self._open)
                 if self._sure and (self._stepped or loads):
                     took_s = self._load_s if loads else now - self._began
-                    self._seconds[name] = self._seconds.get(name, 0.0) + took_s
-                    self._uncounted.add(name)
+                    self._uncounted[name] = self._uncounted.get(name, 0.0) + took_s
                 tied, self._held = _tied(counts, "current")
                 if loads and tied == "host":  # the training is in what loading left, too
                     self._held = 0
@@ -410,9 +420,15 @@ class Phases:
         """Count the phases of a gap that is over: a launch for phases may end with them."""
         if self._uncounted:
             with self._lock:
-                for name in self._uncounted:
-                    self._count[name] = self._count.get(name, 0) + 1
+                for name, took_s in self._uncounted.items():
+                    counts = name != EVALUATE or self._is_whole()
+                    self._count[name] = self._count.get(name, 0) + counts
+                    self._seconds[name] = self._seconds.get(name, 0.0) + counts * took_s
                 self._uncounted.clear()
+
+    def _is_whole(self) -> bool:
+        """Whether this gap's evaluation was more than samples for a log, as far as it is known."""
+        return not self._most_asked or SAMPLE * self._most_asked >= self._sample
 
     def _loaded_much(self) -> bool:
         return self._loaded >= max(1, self._least_values())
@@ -492,6 +508,16 @@ def _values(what: Any, torch: Any, left: list[int]) -> int:
     if isinstance(what, list | tuple):
         return sum(_values(each, torch, left) for each in what)
     return 0
+
+
+def _of_input(inputs: tuple[Any, ...], torch: Any) -> tuple[float, float]:
+    """Values of the largest tensor that a module is called with, and of one sample of it. `inputs`
+    are those by position, and its caller has those by name. None has an unknown size and no
+    sample."""
+    named = sys._getframe(2).f_locals.get("kwargs", {})
+    given = [each for each in (*inputs, *named.values()) if isinstance(each, torch.Tensor)]
+    sizes = [(n, n / each.shape[0]) for each in given if each.dim() and (n := each.numel())]
+    return max(sizes, default=(math.inf, 0.0))
 
 
 def attach(torch: Any, phases: Phases) -> None:

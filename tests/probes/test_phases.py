@@ -156,6 +156,35 @@ def test_a_library_that_imports_torch_itself_is_seen_to_save(tmp_path: Path) -> 
     assert (code, counts(told)) == (0, {"save": 1}), out
 
 
+GENERATED = """if number % 4 == 0:
+        model.eval()
+        with torch.no_grad(): [model(input=ids(4)[:1, :2]) for _ in range(3)]
+        model.train()
+    """
+
+
+@pytest.mark.parametrize(
+    ("more", "count"),
+    [("", 0), ("if number == 10: model.eval(), evaluate(), model.train()", 1),
+     ("if number == 8: model.eval(), evaluate(), model.train()", 1)],
+    ids=["alone", "and evaluation", "and evaluation after it"],
+)  # fmt: skip
+def test_samples_for_a_log_are_no_evaluation_that_could_be_waited_for(
+    tmp_path: Path, more: str, count: int
+) -> None:
+    """But their peak is told, and is not training's."""
+    told = told_of(tmp_path, GENERATED + more)
+    assert {n: found.count for n, found in told.seen[-1].phases.items()} == {
+        "train": 0, "evaluate": count,
+    }  # fmt: skip
+    assert bool(told.seen[-1].phases["evaluate"].seconds) == bool(count)
+
+
+def test_an_evaluation_of_single_samples_is_one(tmp_path: Path) -> None:
+    one = "if number % 4 == 0:\n        model.eval()\n        with torch.no_grad(): model(ids(1))"
+    assert counts(told_of(tmp_path, f"{one}\n        model.train()")) == {"evaluate": 2}
+
+
 TRACED = "torch.jit.trace(model, ids(4), check_trace=False)"
 
 
