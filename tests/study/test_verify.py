@@ -27,7 +27,7 @@ from autotune.result.hardware import other_hardware
 from autotune.space.options import Options
 from autotune.space.outcome import Verdict
 from autotune.study import verify
-from autotune.wire.reports import Peaks, Report
+from autotune.wire.reports import Peaks
 from tests.support.defaults import RULE
 from tests.support.exported import result
 from tests.support.fake_nvml import FakeGpu, FakeNvml
