@@ -196,7 +196,7 @@ class Phases:
             self._depth = 1
             if not self.compiled:
                 self._arm()
-            elif self._eval_mode:
+            elif self._eval_mode and self.now not in ASKED:
                 self._asks(in_eval=True)
 
     def with_gradients(self, error: Any) -> None:
@@ -212,8 +212,6 @@ class Phases:
             self._disarm()
         elif not self.compiled:
             self._arm()  # for the next forward pass of the training
-        elif self.now in ASKED:
-            self._to("")
 
     def eval(self, module: Any) -> None:
         """`module.eval()` was called, for its parts, too."""
@@ -221,6 +219,14 @@ class Phases:
             self._eval_mode = True
             if not self.compiled:
                 self._arm()
+
+    def train(self, module: Any) -> None:
+        """`module.train()` was called, for its parts, too. It ends a compiled script's
+        evaluation."""
+        if self.compiled and self._eval_mode and not self._depth and self._trains(module):
+            self._eval_mode = False
+            if self.now in ASKED:
+                self._to("")
 
     @contextmanager
     def saving(self, what: Any = None, *, sure: bool = True) -> Iterator[None]:
@@ -530,8 +536,7 @@ def attach(torch: Any, phases: Phases) -> None:
 
     @functools.wraps(train)
     def training(self: Any, mode: bool = True) -> Any:
-        if not mode:  # `eval()`, too
-            phases.eval(self)
+        (phases.train if mode else phases.eval)(self)  # `eval()` calls this, too
         return train(self, mode)
 
     @functools.wraps(save)

@@ -358,6 +358,24 @@ def test_an_error_names_the_phase_that_it_is_in(tmp_path: Path, between: str, ph
     assert told.left.phase == phase
 
 
+COMPILED = """if number == 4:
+        model.eval()
+        for _ in range(2): evaluate()
+        block = torch.ones(KEPT); del block
+        model.train()
+        block = torch.ones(MORE); del block
+    """.replace("KEPT", str(KEPT)).replace("MORE", str(KEPT // 2))
+
+
+def test_a_compiled_evaluation_lasts_until_the_model_trains(tmp_path: Path) -> None:
+    """Its metrics are computed of all batches, after `no_grad`."""
+    before = "torch.compile(model); evaluate = torch.no_grad()(loss)"
+    told = told_of(tmp_path, COMPILED, before)
+    assert counts(told) == {"evaluate": 1}
+    most = {n: each.peaks.device_bytes for n, each in told.seen[-1].phases.items()}
+    assert most["train"] < most["evaluate"] - 20 * MIB
+
+
 def test_what_a_library_compiles_hides_no_evaluation(tmp_path: Path) -> None:
     """As the losses of TRL."""
     compiled = "@torch.compile\\ndef f(x): return x"
