@@ -54,7 +54,7 @@ generated for a log begin with less, as with a prompt."""
 LEAVES = 100_000
 SAVERS = {
     "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save", "save_state_dict"),
-    "safetensors.torch": ("save_file", "save_model"),
+    "safetensors.torch": ("save", "save_file", "save_model"),
     "deepspeed.runtime.engine": (
         "DeepSpeedEngine.save_checkpoint", "DeepSpeedEngine.save_16bit_model",
     ),
@@ -148,6 +148,7 @@ class Phases:
         self._armed = self._calls = self._frozen = 0
         self._depth = 0  # nesting of no_grad that began between steps
         self._eval_mode = False
+        self._pickled = 0  # values of tensors that this gap pickled, since the last save of it
         self.busy = False
         """Whether a function runs that saves or loads."""
         self._asked: dict[
@@ -169,7 +170,7 @@ class Phases:
             if len(numbers) == REGULAR and numbers[-1] - numbers[0] <= 2 * (REGULAR - 1):
                 self._regular.add(kind)
                 self._join(kind)
-        self._gap, self._most_asked = set(), 0.0
+        self._gap, self._most_asked, self._pickled = set(), 0.0, 0
         if not self._stepped:
             self._asked.clear()  # a teacher may have been frozen since
         self.between = self._stepped = True
@@ -253,6 +254,15 @@ class Phases:
             self._arm()
         elif sure:
             self._to("")
+
+    def pickled(self, tensor: Any) -> None:
+        """`tensor` is pickled, alone or in an object, for whatever file."""
+        if self.between and not self.busy and self.now not in ASKED:
+            self._pickled += tensor.numel()
+            if self._pickled >= self._least_values():
+                self._pickled = 0
+                with self.saving():
+                    pass
 
     @contextmanager
     def loading(self, what: list[Any], *, opens: bool, sure: bool) -> Iterator[None]:
@@ -533,6 +543,7 @@ def attach(torch: Any, phases: Phases) -> None:
     _bordered(torch.set_grad_enabled, phases, lambda context: not context.mode)
     module = torch.nn.Module
     train, save, compiles = module.train, torch.save, torch.compile
+    reduce = torch.Tensor.__reduce_ex__
 
     @functools.wraps(train)
     def training(self: Any, mode: bool = True) -> Any:
@@ -544,6 +555,11 @@ def attach(torch: Any, phases: Phases) -> None:
         with phases.saving(obj):
             return save(obj, *args, **kwargs)
 
+    @functools.wraps(reduce)
+    def reducing(self: Any, protocol: Any) -> Any:
+        phases.pickled(self)
+        return reduce(self, protocol)
+
     @functools.wraps(compiles)
     def compiling(model: Any = None, **kwargs: Any) -> Any:
         phases.compiled = phases.compiled or not (model is None or _is_librarys(model))
@@ -551,6 +567,7 @@ def attach(torch: Any, phases: Phases) -> None:
 
     module.train = training
     torch.save = torch.serialization.save = saving
+    torch.Tensor.__reduce_ex__ = reducing
     torch.compile = compiling
     torch.load = torch.serialization.load = _loader(phases, torch.load, sure=False)
     _around(EXPORTERS, functools.partial(_saver, phases, sure=True), torch)
@@ -604,9 +621,9 @@ def _around(functions: tuple[str, ...], told: Callable[..., Any], module: Any) -
 
 
 def _saver(phases: Phases, run: Any, *, sure: bool) -> Any:
-    """`run`, with calls told to `phases` as saving. The first argument of `save_file` is the saved
-    object."""
-    known = run.__name__ == "save_file"
+    """`run`, with calls told to `phases` as saving. The first argument of safetensors' functions is
+    the saved object."""
+    known = run.__module__ == "safetensors.torch"
 
     @functools.wraps(run)
     def saving(*args: Any, **kwargs: Any) -> Any:

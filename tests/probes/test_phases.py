@@ -185,6 +185,28 @@ def test_an_evaluation_of_single_samples_is_one(tmp_path: Path) -> None:
     assert counts(told_of(tmp_path, f"{one}\n        model.train()")) == {"evaluate": 2}
 
 
+@pytest.mark.parametrize(
+    ("save", "count"),
+    [
+        ("pickle.dumps([each + 0 for each in model.parameters()])", 1),
+        ("torch.save(state, 'kept')", 0),
+        ("state.of = model.state_dict(); torch.save(state, 'kept')", 1),
+        ("[torch.save(each, 'kept') for each in model.parameters()]", 1),
+        ("safetensors.torch.save(dict(model.named_parameters()))", 1),
+        ("pickle.dumps(torch.zeros(99))", 0),
+        ("model.eval(), evaluate(), pickle.dumps(list(model.parameters()))", 0),
+    ],
+    ids=["pickled", "small object", "object", "one by one", "bytes", "small", "gathered"],
+)
+def test_parameters_that_are_pickled_are_saved(tmp_path: Path, save: str, count: int) -> None:
+    """By whatever library. What an evaluation pickles may be exchanged by ranks."""
+    before = """import pickle, safetensors.torch
+class State: pass
+state = State()"""
+    told = told_of(tmp_path, f"if number == 4: {save}", before)
+    assert counts(told).get("save", 0) == count
+
+
 TRACED = "torch.jit.trace(model, ids(4), check_trace=False)"
 
 
