@@ -307,8 +307,12 @@ class Phases:
 
     @property
     def failing(self) -> str:
-        """The phase of an error that comes now. Loading itself ends with its function."""
-        return self.failed_in or (self.now if self.now != LOAD or self.busy else "")
+        """The phase of an error that comes now. Loading itself ends with its function. Who asks
+        the model in each gap so far, and calls no `eval()` for it, may be a teacher."""
+        if self.failed_in or (self.now == LOAD and not self.busy):
+            return self.failed_in
+        each = all(len(self._last_in[kind]) == self._gaps - 1 for kind in self._gap)
+        return "" if self.now == EVALUATE and each and not self._eval_mode else self.now
 
     def fold(self) -> dict[str, int]:
         """Take over the present counts; the lock is held."""

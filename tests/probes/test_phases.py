@@ -347,6 +347,17 @@ RAISED = """
             model(ids(4))
             raise MemoryError
     """
+RAISED_BY_TEACHER = """
+    with torch.no_grad():
+        model(ids(4))
+        if number == RAISES: raise MemoryError
+    """
+RAISED_AT_FIRST = """
+    model.eval()
+    with torch.no_grad():
+        model(ids(4))
+        raise MemoryError
+    """
 RAISED_LATER = """
     evaluate() if number == 2 else None
     if number == 3: raise MemoryError
@@ -369,6 +380,9 @@ RAISED_LOADED = """
     ("between", "phase"),
     [
         (RAISED, "evaluate"),
+        (RAISED_BY_TEACHER.replace("RAISES", "1"), ""),
+        (RAISED_BY_TEACHER.replace("RAISES", "3"), ""),
+        (RAISED_AT_FIRST, "evaluate"),
         (RAISED_LATER, ""),
         (RAISED_LOADING, "load"),
         (RAISED_LOADED, ""),
