@@ -625,7 +625,7 @@ def _around(functions: tuple[str, ...], told: Callable[..., Any], module: Any) -
 
 
 def _saver(phases: Phases, run: Any, *, sure: bool) -> Any:
-    """`run`, with calls told to `phases` as saving. The first argument of safetensors' functions is
+    """`run`, with calls told to `phases` as saving. safetensors' functions first get
     the saved object."""
     known = run.__module__ == "safetensors.torch"
 
