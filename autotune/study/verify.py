@@ -100,7 +100,7 @@ def verify(
             before = run(_steps(best, SHORT_STEPS), fresh=True)
             made = len(before.step_s) * best.cycle_steps
             after = run(_steps(best, planned), fresh=False)
-            made += len(after.step_s) * best.cycle_steps
+            made = len(after.step_s) * best.cycle_steps
             found = _verified(best, before, after, run.device)
             if found.passed or found.cannot_tell:  # else no phase changes that
                 after = _with_phases(run, after, limit_s / 2, note)

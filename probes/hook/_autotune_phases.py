@@ -18,6 +18,7 @@ Contracts:
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import threading
 import time
@@ -47,10 +48,13 @@ CALLS = 256
 FROZEN = 3
 """The most calls of frozen models in one gap that do not end a look: encoders run before the
 trained model."""
+SAMPLE = 4
+"""An evaluation has inputs of at least one such part of a training sample. Samples that are
+generated for a log begin with less, as with a prompt."""
 LEAVES = 100_000
 SAVERS = {
     "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save", "save_state_dict"),
-    "safetensors.torch": ("save_file", "save_model"),
+    "safetensors.torch": ("save", "save_file", "save_model"),
     "deepspeed.runtime.engine": (
         "DeepSpeedEngine.save_checkpoint", "DeepSpeedEngine.save_16bit_model",
     ),
@@ -128,7 +132,9 @@ class Phases:
         """Whether a step has ended, and no backward pass has begun since."""
         self._stepped = False
         self._gap: set[tuple[str, bool | None]] = set()  # kinds of phases since the last step
-        self._uncounted: set[str] = set()  # phases of this gap, which may have more of them
+        self._uncounted: dict[str, float] = {}  # seconds of this gap's phases, which may go on
+        self._most_asked = 0.0  # values of an evaluation's largest input in this gap
+        self._sample = 0.0  # values of a training sample; 0 while they are not known
         self._gaps = 0
         self._last_in: defaultdict[tuple[str, bool | None], deque[int]] = defaultdict(
             lambda: deque(maxlen=REGULAR)
@@ -142,6 +148,7 @@ class Phases:
         self._armed = self._calls = self._frozen = 0
         self._depth = 0  # nesting of no_grad that began between steps
         self._eval_mode = False
+        self._pickled = 0  # values of tensors that this gap pickled, since the last save of it
         self.busy = False
         """Whether a function runs that saves or loads."""
         self._asked: dict[
@@ -163,7 +170,7 @@ class Phases:
             if len(numbers) == REGULAR and numbers[-1] - numbers[0] <= 2 * (REGULAR - 1):
                 self._regular.add(kind)
                 self._join(kind)
-        self._gap = set()
+        self._gap, self._most_asked, self._pickled = set(), 0.0, 0
         if not self._stepped:
             self._asked.clear()  # a teacher may have been frozen since
         self.between = self._stepped = True
@@ -190,7 +197,7 @@ class Phases:
             self._depth = 1
             if not self.compiled:
                 self._arm()
-            elif self._eval_mode:
+            elif self._eval_mode and self.now not in ASKED:
                 self._asks(in_eval=True)
 
     def with_gradients(self, error: Any) -> None:
@@ -206,8 +213,6 @@ class Phases:
             self._disarm()
         elif not self.compiled:
             self._arm()  # for the next forward pass of the training
-        elif self.now in ASKED:
-            self._to("")
 
     def eval(self, module: Any) -> None:
         """`module.eval()` was called, for its parts, too."""
@@ -215,6 +220,14 @@ class Phases:
             self._eval_mode = True
             if not self.compiled:
                 self._arm()
+
+    def train(self, module: Any) -> None:
+        """`module.train()` was called, for its parts, too. It ends a compiled script's
+        evaluation."""
+        if self.compiled and self._eval_mode and not self._depth and self._trains(module):
+            self._eval_mode = False
+            if self.now in ASKED:
+                self._to("")
 
     @contextmanager
     def saving(self, what: Any = None, *, sure: bool = True) -> Iterator[None]:
@@ -241,6 +254,15 @@ class Phases:
             self._arm()
         elif sure:
             self._to("")
+
+    def pickled(self, tensor: Any) -> None:
+        """`tensor` is pickled, alone or in an object, for whatever file."""
+        if self.between and not self.busy and self.now not in ASKED:
+            self._pickled += tensor.numel()
+            if self._pickled >= self._least_values():
+                self._pickled = 0
+                with self.saving():
+                    pass
 
     @contextmanager
     def loading(self, what: list[Any], *, opens: bool, sure: bool) -> Iterator[None]:
@@ -285,8 +307,12 @@ class Phases:
 
     @property
     def failing(self) -> str:
-        """The phase of an error that comes now. Loading itself ends with its function."""
-        return self.failed_in or (self.now if self.now != LOAD or self.busy else "")
+        """The phase of an error that comes now. Loading itself ends with its function. Who asks
+        the model in each gap so far, and calls no `eval()` for it, may be a teacher."""
+        if self.failed_in or (self.now == LOAD and not self.busy):
+            return self.failed_in
+        each = all(len(self._last_in[kind]) == self._gaps - 1 for kind in self._gap)
+        return "" if self.now == EVALUATE and each and not self._eval_mode else self.now
 
     def fold(self) -> dict[str, int]:
         """Take over the present counts; the lock is held."""
@@ -338,7 +364,7 @@ class Phases:
             self._handle.remove()
             self._handle = None
 
-    def _called(self, module: Any, _: Any) -> None:
+    def _called(self, module: Any, inputs: Any) -> None:
         """A module is called during a look."""
         if self.busy or threading.get_ident() != self._thread:  # an export asks the model, too
             return
@@ -350,18 +376,23 @@ class Phases:
                     self._gap.add(OF_AVERAGE)
                     if self._gaps > REGULAR:  # else it may yet come in each step
                         self._to(EVALUATE)
+                    self._most_asked = max(self._most_asked, _of_input(inputs, self._torch)[0])
                 self._skip(module)
             elif self._calls >= CALLS:
                 self._disarm()
             return
+        values, sample = _of_input(inputs, self._torch)
         with_gradients = self._torch.is_grad_enabled()
         if not with_gradients or module.training:
             self._disarm()
         if with_gradients and module.training:
             self._sure = self._sure or self.now in ASKED
+            self._sample = sample
             if self.now:
                 self._to("")
-        elif self.now not in ASKED:
+            return
+        self._most_asked = max(self._most_asked, values if not module.training else math.inf)
+        if self.now not in ASKED:
             self._asks(in_eval=not module.training, sure=not with_gradients)
 
     def _skip(self, module: Any) -> None:
@@ -397,8 +428,7 @@ class Phases:
                 _raise(self._of.setdefault(name, {}), self._open)
                 if self._sure and (self._stepped or loads):
                     took_s = self._load_s if loads else now - self._began
-                    self._seconds[name] = self._seconds.get(name, 0.0) + took_s
-                    self._uncounted.add(name)
+                    self._uncounted[name] = self._uncounted.get(name, 0.0) + took_s
                 tied, self._held = _tied(counts, "current")
                 if loads and tied == "host":  # the training is in what loading left, too
                     self._held = 0
@@ -410,9 +440,15 @@ class Phases:
         """Count the phases of a gap that is over: a launch for phases may end with them."""
         if self._uncounted:
             with self._lock:
-                for name in self._uncounted:
-                    self._count[name] = self._count.get(name, 0) + 1
+                for name, took_s in self._uncounted.items():
+                    counts = name != EVALUATE or self._is_whole()
+                    self._count[name] = self._count.get(name, 0) + counts
+                    self._seconds[name] = self._seconds.get(name, 0.0) + counts * took_s
                 self._uncounted.clear()
+
+    def _is_whole(self) -> bool:
+        """Whether this gap's evaluation was more than samples for a log, as far as it is known."""
+        return not self._most_asked or SAMPLE * self._most_asked >= self._sample
 
     def _loaded_much(self) -> bool:
         return self._loaded >= max(1, self._least_values())
@@ -494,6 +530,16 @@ def _values(what: Any, torch: Any, left: list[int]) -> int:
     return 0
 
 
+def _of_input(inputs: tuple[Any, ...], torch: Any) -> tuple[float, float]:
+    """Values of the largest tensor that a module is called with, and of one sample of it. `inputs`
+    are those by position, and its caller has those by name. None has an unknown size and no
+    sample."""
+    named = sys._getframe(2).f_locals.get("kwargs", {})
+    given = [each for each in (*inputs, *named.values()) if isinstance(each, torch.Tensor)]
+    sizes = [(n, n / each.shape[0]) for each in given if each.dim() and (n := each.numel())]
+    return max(sizes, default=(math.inf, 0.0))
+
+
 def attach(torch: Any, phases: Phases) -> None:
     """Have the script's events told to `phases`."""
     _bordered(torch.no_grad, phases, lambda _: True)
@@ -501,17 +547,22 @@ def attach(torch: Any, phases: Phases) -> None:
     _bordered(torch.set_grad_enabled, phases, lambda context: not context.mode)
     module = torch.nn.Module
     train, save, compiles = module.train, torch.save, torch.compile
+    reduce = torch.Tensor.__reduce_ex__
 
     @functools.wraps(train)
     def training(self: Any, mode: bool = True) -> Any:
-        if not mode:  # `eval()`, too
-            phases.eval(self)
+        (phases.train if mode else phases.eval)(self)  # `eval()` calls this, too
         return train(self, mode)
 
     @functools.wraps(save)
     def saving(obj: Any, *args: Any, **kwargs: Any) -> Any:
         with phases.saving(obj):
             return save(obj, *args, **kwargs)
+
+    @functools.wraps(reduce)
+    def reducing(self: Any, protocol: Any) -> Any:
+        phases.pickled(self)
+        return reduce(self, protocol)
 
     @functools.wraps(compiles)
     def compiling(model: Any = None, **kwargs: Any) -> Any:
@@ -520,6 +571,7 @@ def attach(torch: Any, phases: Phases) -> None:
 
     module.train = training
     torch.save = torch.serialization.save = saving
+    torch.Tensor.__reduce_ex__ = reducing
     torch.compile = compiling
     torch.load = torch.serialization.load = _loader(phases, torch.load, sure=False)
     _around(EXPORTERS, functools.partial(_saver, phases, sure=True), torch)
@@ -573,9 +625,9 @@ def _around(functions: tuple[str, ...], told: Callable[..., Any], module: Any) -
 
 
 def _saver(phases: Phases, run: Any, *, sure: bool) -> Any:
-    """`run`, with calls told to `phases` as saving. The first argument of `save_file` is the saved
-    object."""
-    known = run.__name__ == "save_file"
+    """`run`, with calls told to `phases` as saving. safetensors' functions first get
+    the saved object."""
+    known = run.__module__ == "safetensors.torch"
 
     @functools.wraps(run)
     def saving(*args: Any, **kwargs: Any) -> Any:

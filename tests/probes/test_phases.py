@@ -156,6 +156,57 @@ def test_a_library_that_imports_torch_itself_is_seen_to_save(tmp_path: Path) -> 
     assert (code, counts(told)) == (0, {"save": 1}), out
 
 
+GENERATED = """if number % 4 == 0:
+        model.eval()
+        with torch.no_grad(): [model(input=ids(4)[:1, :2]) for _ in range(3)]
+        model.train()
+    """
+
+
+@pytest.mark.parametrize(
+    ("more", "count"),
+    [("", 0), ("if number == 10: model.eval(), evaluate(), model.train()", 1),
+     ("if number == 8: model.eval(), evaluate(), model.train()", 1)],
+    ids=["alone", "and evaluation", "and evaluation after it"],
+)  # fmt: skip
+def test_samples_for_a_log_are_no_evaluation_that_could_be_waited_for(
+    tmp_path: Path, more: str, count: int
+) -> None:
+    """But their peak is told, and is not training's."""
+    told = told_of(tmp_path, GENERATED + more)
+    assert {n: found.count for n, found in told.seen[-1].phases.items()} == {
+        "train": 0, "evaluate": count,
+    }  # fmt: skip
+    assert bool(told.seen[-1].phases["evaluate"].seconds) == bool(count)
+
+
+def test_an_evaluation_of_single_samples_is_one(tmp_path: Path) -> None:
+    one = "if number % 4 == 0:\n        model.eval()\n        with torch.no_grad(): model(ids(1))"
+    assert counts(told_of(tmp_path, f"{one}\n        model.train()")) == {"evaluate": 2}
+
+
+@pytest.mark.parametrize(
+    ("save", "count"),
+    [
+        ("pickle.dumps([each + 0 for each in model.parameters()])", 1),
+        ("torch.save(state, 'kept')", 0),
+        ("state.of = model.state_dict(); torch.save(state, 'kept')", 1),
+        ("[torch.save(each, 'kept') for each in model.parameters()]", 1),
+        ("safetensors.torch.save(dict(model.named_parameters()))", 1),
+        ("pickle.dumps(torch.zeros(99))", 0),
+        ("model.eval(), evaluate(), pickle.dumps(list(model.parameters()))", 0),
+    ],
+    ids=["pickled", "small object", "object", "one by one", "bytes", "small", "gathered"],
+)
+def test_parameters_that_are_pickled_are_saved(tmp_path: Path, save: str, count: int) -> None:
+    """By whatever library. What an evaluation pickles may be exchanged by ranks."""
+    before = """import pickle, safetensors.torch
+class State: pass
+state = State()"""
+    told = told_of(tmp_path, f"if number == 4: {save}", before)
+    assert counts(told).get("save", 0) == count
+
+
 TRACED = "torch.jit.trace(model, ids(4), check_trace=False)"
 
 
@@ -296,6 +347,17 @@ RAISED = """
             model(ids(4))
             raise MemoryError
     """
+RAISED_BY_TEACHER = """
+    with torch.no_grad():
+        model(ids(4))
+        if number == RAISES: raise MemoryError
+    """
+RAISED_AT_FIRST = """
+    model.eval()
+    with torch.no_grad():
+        model(ids(4))
+        raise MemoryError
+    """
 RAISED_LATER = """
     evaluate() if number == 2 else None
     if number == 3: raise MemoryError
@@ -318,6 +380,9 @@ RAISED_LOADED = """
     ("between", "phase"),
     [
         (RAISED, "evaluate"),
+        (RAISED_BY_TEACHER.replace("RAISES", "1"), ""),
+        (RAISED_BY_TEACHER.replace("RAISES", "3"), ""),
+        (RAISED_AT_FIRST, "evaluate"),
         (RAISED_LATER, ""),
         (RAISED_LOADING, "load"),
         (RAISED_LOADED, ""),
@@ -327,6 +392,24 @@ def test_an_error_names_the_phase_that_it_is_in(tmp_path: Path, between: str, ph
     (told,), code, _ = watched(tmp_path, SCRIPT.replace("BETWEEN", between))
     assert code == 1
     assert told.left.phase == phase
+
+
+COMPILED = """if number == 4:
+        model.eval()
+        for _ in range(2): evaluate()
+        block = torch.ones(KEPT); del block
+        model.train()
+        block = torch.ones(MORE); del block
+    """.replace("KEPT", str(KEPT)).replace("MORE", str(KEPT // 2))
+
+
+def test_a_compiled_evaluation_lasts_until_the_model_trains(tmp_path: Path) -> None:
+    """Its metrics are computed of all batches, after `no_grad`."""
+    before = "torch.compile(model); evaluate = torch.no_grad()(loss)"
+    told = told_of(tmp_path, COMPILED, before)
+    assert counts(told) == {"evaluate": 1}
+    most = {n: each.peaks.device_bytes for n, each in told.seen[-1].phases.items()}
+    assert most["train"] < most["evaluate"] - 20 * MIB
 
 
 def test_what_a_library_compiles_hides_no_evaluation(tmp_path: Path) -> None:

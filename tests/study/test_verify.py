@@ -27,7 +27,7 @@ from autotune.result.hardware import other_hardware
 from autotune.space.options import Options
 from autotune.space.outcome import Verdict
 from autotune.study import verify
-from autotune.wire.reports import Peaks, Report
+from autotune.wire.reports import Peaks
 from tests.support.defaults import RULE
 from tests.support.exported import result
 from tests.support.fake_nvml import FakeGpu, FakeNvml
@@ -62,22 +62,23 @@ def test_a_result_holds_if_fast_and_in_memory(factor: float, peak_mib: int, pass
 
 
 @pytest.mark.parametrize(
-    ("answers", "said"),
+    ("made", "said"),
     [
-        ([report(STEP_S, MIB)], "DOES NOT HOLD: after 20 steps no memory; see group001-rank0.log"),
+        ([20, 200], "DOES NOT HOLD: after 200 steps no memory; see group001-rank0.log"),
+        ([20], "DOES NOT HOLD: after 20 steps no memory; see group001-rank0.log"),
         ([], "DOES NOT HOLD: after 0 steps no memory; see group001-rank0.log"),
     ],
 )
 def test_a_winner_that_runs_out_of_memory_does_not_hold_and_its_logs_stay(
-    answers: list[Report], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    made: list[int], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """In the short run, or in the long one after it."""
-    left = [replace(each, step_s=[STEP_S] * 20) for each in answers]
+    """In the short run, in the long one after it, or in the launch for phases."""
+    left = list(made)
 
     def answer(job: Job) -> Result:
         if left:
-            return Result(verdict=Verdict.OK, report=left.pop())
+            return Result(verdict=Verdict.OK, report=run_of([STEP_S] * left.pop(0)))
         return Result(verdict=Verdict.OOM, reason="no memory; see group001-rank0.log")
 
     @contextmanager
@@ -88,6 +89,8 @@ def test_a_winner_that_runs_out_of_memory_does_not_hold_and_its_logs_stay(
         )
 
     monkeypatch.setattr(verify, "training", training)
+    monkeypatch.setattr(verify, "probing", lambda best: RULE)
+    monkeypatch.setattr(Best, "phase_args", True)
     BEST.write(tmp_path / "best.json")
     assert main(["verify", str(tmp_path)]) == ExitCode.NOT_VERIFIED
     first, *_, last = capsys.readouterr().out.splitlines()

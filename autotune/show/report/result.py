@@ -295,6 +295,7 @@ def _phases(best: Best) -> list[str]:
         each = (
             f"{gib(found.peak_bytes.device)} {DURING[name]}"
             + (f" ({_times(found)}{_on_disk(best, name, found)})" if found.count else "")
+            + " (of small inputs only)" * (name == EVALUATE and not found.count)
             for name, found in best.measured.phases.items()
         )
         said.append(f"Peaks: {', '.join(each)}.")

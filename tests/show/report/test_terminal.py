@@ -659,6 +659,9 @@ def test_phases_are_said_with_what_one_time_takes(
     text = finished(replace(found, measured=replace(found.measured, phases=phases)))
     assert "in evaluation (4 times, 0.26 s each), " in " ".join(text.split())
     assert f"while saving {said}" in " ".join(text.split())
+    phases["evaluate"] = train
+    text = finished(replace(found, measured=replace(found.measured, phases=phases)))
+    assert "in evaluation (of small inputs only), " in " ".join(text.split())
 
 
 @pytest.mark.parametrize("routing", get_args(best_json.Routed))
