@@ -14,8 +14,8 @@ static const double POLL = 1e6;      // between two looks of a program that wait
 
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
 static struct stream standard[MOST_UNITS];
-static int captures;   // that have not ended
-static long launches;
+static int captures;  // that have not ended
+static long launches;  // of all streams
 static volatile long looks;  // of torch's watchdog of NCCL
 static struct event ends = {.earlier = &ends, .later = &ends};
 static double now, latest[MOST_UNITS], blocking[MOST_UNITS];  // of the host, and of each card
