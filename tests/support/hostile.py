@@ -62,7 +62,7 @@ class HostileStudy:
             "PYTHONPATH": str(ROOT),
         } | environment  # fmt: skip
         self._marked = f"{MARK}={self.mark}".encode()
-        self.others = set(SHARED_MEMORY.iterdir())
+        self.others = _segments()
         """Shared memory that is not of this study."""
 
     def start(
@@ -138,14 +138,14 @@ class HostileStudy:
         """
         seen = set(self.others)
         while process.poll() is None:
-            if new := set(SHARED_MEMORY.iterdir()) - seen:
+            if new := _segments() - seen:
                 self._give_to_strangers(new)
                 seen |= new
             time.sleep(WATCH_S)
 
     def _left_segments(self) -> set[Path]:
         """Shared memory that appeared since the beginning and is nobody else's."""
-        if new := set(SHARED_MEMORY.iterdir()) - self.others:
+        if new := _segments() - self.others:
             self._give_to_strangers(new)
         return {each for each in new - self.others if each.exists()}
 
@@ -191,6 +191,11 @@ class RealStudy(HostileStudy):
     """With real ranks."""
 
     _program = ("-m", "autotune")
+
+
+def _segments() -> set[Path]:
+    """Shared memory of all programs; folders in the same place are none."""
+    return {path for path in SHARED_MEMORY.iterdir() if not path.is_dir()}
 
 
 def _pids() -> list[int]:
