@@ -80,7 +80,8 @@ def test_instances_of_a_card_in_mig_mode(emulate: Emulate) -> None:
 @pytest.mark.parametrize(
     ("question", "answer", "gone"),
     [("processes", NO_PERMISSION, "processes"), ("utilization", NOT_SUPPORTED, "utilisation"),
-     ("memory_v2", NOT_SUPPORTED, None), ("energy", NOT_SUPPORTED, None)],
+     ("utilization", UNKNOWN, "utilisation"), ("memory_v2", NOT_SUPPORTED, None),
+     ("energy", NOT_SUPPORTED, None)],
 )  # fmt: skip
 def test_a_question_without_an_answer_hides_no_card(
     emulate: Emulate, question: str, answer: int, gone: str | None
