@@ -2,7 +2,10 @@
 
 Memory is NVML's total, as in nvidia-smi. Sources: modal-labs/modal-client #2797 for H100, A100,
 A10, L40S, L4 and T4; tables of nvidia-smi in public issues for the others. Rates are from NVIDIA's
-data sheets: memory, and dense products in bf16, or in fp16 if the card has no bf16.
+data sheets: memory, and dense products in bf16, or in fp16 if the card has no bf16. Compute
+capabilities: developer.nvidia.com/cuda-gpus and cuda-legacy-gpus. Numbers of multiprocessors were
+compared with what cards answer only for A100 (bottlerocket-os/bottlerocket #3873) and RTX 4090
+(pc2/GPUInspector.jl #11).
 """
 
 from __future__ import annotations

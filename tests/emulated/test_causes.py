@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune.measure.script.launches import _memory
+from autotune.wire.hook import Left
 from tests.emulated.conftest import Emulate, begin, end
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
@@ -33,13 +35,17 @@ def back():
 def there():
     torch.empty(1 << 50, pin_memory=True)
 
+def beside():
+    torch.empty(30 << 30, dtype=torch.uint8, device="cuda").cpu().pin_memory()
+
 found = []
-for run in (full, back, there):
+for run in (full, back, beside, there):
     try:
         run()
     except RuntimeError as error:
         seen = fault(error, Phase.WARMUP, "cuda", None)
-        found.append([seen.cause, seen.error.partition(":")[0]])
+        kinds = [each.__name__ for each in type(error).__mro__]
+        found.append([seen.cause, seen.error, kinds, seen.traceback])
     torch.cuda.empty_cache()
 print(json.dumps(found), flush=True)
 os._exit(0)  # as ranks do: an ordinary end can abort in torch's backward thread (its issue 190489)
@@ -51,8 +57,11 @@ def test_the_memory_that_ran_out_is_known_by_what_failed(emulate: Emulate, tmp_p
     program.write_text(PROGRAM)  # before Python 3.13 only lines of files are in tracebacks
     run = "import runpy, sys; runpy.run_path(sys.argv[1])"
     found = json.loads(end(begin(emulate("1x24GiB"), run, str(program))))
-    assert found == [
-        ["oom", "RuntimeError"],  # of cuBLAS, which has no room for its handle
-        ["oom", "OutOfMemoryError"],
-        ["host_oom", "AcceleratorError"],
+    assert [(cause, error.partition(":")[0]) for cause, error, *_ in found] == [
+        ("oom", "RuntimeError"),  # of cuBLAS, which has no room for its handle
+        ("oom", "OutOfMemoryError"),
+        ("oom", "OutOfMemoryError"),
+        ("host_oom", "AcceleratorError"),
     ]
+    lefts = [Left(error=error, kinds=kinds, traceback=text) for _, error, kinds, text in found]
+    assert [_memory(left, "cuda") for left in lefts[1:]] == [False, False, True]  # of a script

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import psutil
+import pynvml
 import pytest
 
 from autotune.device.emulated.build import cuda_torch, libraries
@@ -55,8 +56,10 @@ def test_whole_cards_and_their_users(emulate: Emulate) -> None:
     assert found["processes"] == [[os.getpid(), 3 << 30, 1]]
     assert found["utilisation"] == [0, 70]
     assert found["energy"] == ""
-    cards.hold(os.getpid(), 0)
-    assert devices(cards, visible="1")["uuids"] == [cards.units[1].uuid.decode()]
+    cards.hold(os.getpid(), 0, unit=1)
+    found = devices(cards, visible="1")
+    assert found["uuids"] == [cards.units[1].uuid.decode()]
+    assert (found["held"], found["processes"]) == ([0], [])
 
 
 def test_instances_of_a_card_in_mig_mode(emulate: Emulate) -> None:
@@ -77,7 +80,8 @@ def test_instances_of_a_card_in_mig_mode(emulate: Emulate) -> None:
 @pytest.mark.parametrize(
     ("question", "answer", "gone"),
     [("processes", NO_PERMISSION, "processes"), ("utilization", NOT_SUPPORTED, "utilisation"),
-     ("memory_v2", NOT_SUPPORTED, None), ("energy", NOT_SUPPORTED, None)],
+     ("utilization", UNKNOWN, "utilisation"), ("memory_v2", NOT_SUPPORTED, None),
+     ("energy", NOT_SUPPORTED, None)],
 )  # fmt: skip
 def test_a_question_without_an_answer_hides_no_card(
     emulate: Emulate, question: str, answer: int, gone: str | None
@@ -222,3 +226,22 @@ def test_nobody_else_computes(emulate: Emulate) -> None:
     cards.hold(os.getpid(), 1 << 30, busy=90)
     seen = end(begin(cards, OTHERS, cards.units[0].uuid.decode(), str(os.getpid())))
     assert json.loads(seen) == 0.0
+
+
+def test_a_card_that_is_hot_says_so_and_one_at_its_power_cap_is_not(emulate: Emulate) -> None:
+    cards = emulate("1xH100")
+    program = """
+import json, sys, pynvml
+from autotune.wire.sensors import Sensors
+pynvml.nvmlInit()
+sensors = Sensors(pynvml, sys.argv[1], list)
+sensors.sample()
+worst = sensors.worst
+print(json.dumps([worst.thermally_throttled, worst.sm_clock_mhz, worst.temperature_c]))
+"""
+    seen = []
+    for reasons in (0, pynvml.nvmlClocksThrottleReasonSwPowerCap,
+                    pynvml.nvmlClocksThrottleReasonHwThermalSlowdown):  # fmt: skip
+        cards.units[0].throttle = reasons
+        seen.append(json.loads(end(begin(cards, program, cards.units[0].uuid.decode()))))
+    assert seen == [[False, 1800, 45], [False, 1200, 45], [True, 1200, 90]]

@@ -76,9 +76,9 @@ def libraries(torch: TorchBuild | None = None) -> Path:
     key = hashlib.sha256(f"{torch}{text}{Path(__file__).read_text()}".encode()).hexdigest()[:12]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "autotune" / "emulated" / f"torch-{torch.version}-{key}"
-    if folder.is_dir():
-        return folder
     try:
+        if folder.is_dir():
+            return folder
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as name:
             made = Path(name) / "made"

@@ -24,7 +24,7 @@ class UnitRow(ctypes.Structure):
         *((name, ctypes.c_int32) for name in (
             "gpu", "mig", "unified", "major", "minor", "sms", "shared_per_block", "shared_per_sm",
             "threads_per_sm", "opening", "memory", "memory_v2", "processes", "utilization",
-            "energy",
+            "energy", "throttle",
         )),
     )  # fmt: skip
 

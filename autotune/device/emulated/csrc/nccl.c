@@ -26,7 +26,7 @@ struct mail {
 // The file of one communicator. Only touched parts take memory.
 struct area {
   volatile int arrived, generation, broken;
-  volatile int pid[MOST_RANKS];
+  volatile int pid[MOST_RANKS], unit[MOST_RANKS];
   char slot[][REAL_COPY];  // one a rank; behind them a `mail` for each pair
 };
 
@@ -126,8 +126,12 @@ static ncclResult_t join(ncclComm_t *out, int ranks, int rank, const char *name)
   struct ncclComm *comm = calloc(1, sizeof *comm);
   *comm = (struct ncclComm){ranks, rank, 0, unit, alone, 0, "", area};
   snprintf(comm->name, sizeof comm->name, "%s", name);
+  comm->area->unit[alone ? 0 : rank] = unit;
   comm->area->pid[alone ? 0 : rank] = getpid();
   ncclResult_t error = meet(comm);
+  for (int other = 0; other < places && !error; other++)
+    if (other != rank && comm->area->unit[other] == unit && !alone)
+      error = fail(ncclInvalidUsage, "Duplicate GPU detected: two ranks are on one");
   if (!error && (alone || !rank)) unlink(path);
   *out = comm;
   return error;

@@ -293,16 +293,17 @@ int nvmlDeviceGetEccMode(handle device, unsigned *now, unsigned *pending) {
 }
 
 int nvmlDeviceGetClockInfo(handle device, int type, unsigned *mhz) {
-  *mhz = 1800;
+  *mhz = first(device)->throttle ? 1200 : 1800;
   return OK;
 }
 
 int nvmlDeviceGetMaxClockInfo(handle device, int type, unsigned *mhz) {
-  return nvmlDeviceGetClockInfo(device, type, mhz);
+  *mhz = 1800;
+  return OK;
 }
 
 int nvmlDeviceGetTemperature(handle device, int sensor, unsigned *degrees) {
-  *degrees = 45;
+  *degrees = first(device)->throttle & 0x60 ? 90 : 45;  // slower for heat
   return OK;
 }
 
@@ -328,7 +329,7 @@ int nvmlDeviceGetTotalEnergyConsumption(handle device, unsigned long long *milli
 }
 
 int nvmlDeviceGetCurrentClocksThrottleReasons(handle device, unsigned long long *reasons) {
-  *reasons = 0;
+  *reasons = first(device)->throttle;
   return OK;
 }
 

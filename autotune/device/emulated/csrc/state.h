@@ -34,6 +34,7 @@ struct unit {
   int32_t shared_per_block, shared_per_sm, threads_per_sm;
   // NVML's answers to some functions: 0, or the error code.
   int32_t opening, memory, memory_v2, processes, utilization, energy;
+  int32_t throttle;   // NVML's bits of reasons for low clocks
 };
 
 struct process {
