@@ -291,7 +291,7 @@ def _row(cells: dict[str, str]) -> GridRow:
     if ended.verdict.fits != (report is not None):
         raise ValueError(f"{ended.verdict} contradicts its step times")
     return GridRow(
-        candidate=_candidate(cells),
+        candidate=candidate_of({n: value_of(n, cells[n]) for n in AXES.keys() & cells.keys()}),
         repeat=ended.repeat,
         verdict=ended.verdict,
         group_start_s=ended.group_start_s,
@@ -300,14 +300,17 @@ def _row(cells: dict[str, str]) -> GridRow:
     )
 
 
-def _candidate(cells: dict[str, str]) -> Candidate:
-    values: dict[str, Any] = {}
-    for name in AXES.keys() & cells.keys():
-        axis, text = AXES[name], cells[name]
-        if axis.words and not axis.takes(text):
-            raise ValueError(f"{text} is none of {', '.join(axis.known)}")
-        number = Natural if name in MEMORY_AXES else int
-        values[name] = text if axis.words else msgspec.convert(text, number, strict=False)
+def value_of(name: str, text: str) -> Any:
+    """The value of an axis in a cell. Raises ValueError for an impossible one."""
+    axis = AXES[name]
+    if axis.words and not axis.takes(text):
+        raise ValueError(f"{text} is none of {', '.join(axis.known)}")
+    number = Natural if name in MEMORY_AXES else int
+    return text if axis.words else msgspec.convert(text, number, strict=False)
+
+
+def candidate_of(values: dict[str, Any]) -> Candidate:
+    """The candidate with these values. Raises ValueError if there is none."""
     candidate = Candidate(**values)
     if candidate.zero_stage not in ZERO_STAGES or not candidate.exists:
         raise ValueError(f"no stage {candidate.zero_stage} with offload {candidate.offload}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 import tomllib
 from collections import Counter
@@ -21,8 +22,8 @@ import msgspec
 from msgspec import Struct
 
 from autotune.errors import UsageError
-from autotune.measure.replay.grid import Grid, GridRow
-from autotune.space.axes import AXES, DEGREES, MEMORY_AXES, ZERO_STAGES, meant
+from autotune.measure.replay.grid import Grid, GridRow, candidate_of, value_of
+from autotune.space.axes import AXES, DEGREES, MEMORY_AXES, meant
 from autotune.space.candidate import Candidate
 from autotune.space.models.counted import guessed
 from autotune.space.outcome import Verdict
@@ -274,17 +275,12 @@ class _Table:
                 own.append(f"{name}={re.sub('[;,]', '_', text)}")
         if own:
             values["own"] = ";".join(own)
-        candidate = Candidate(**values)
-        if candidate.zero_stage not in ZERO_STAGES or not candidate.exists:
-            raise ValueError(f"no stage {candidate.zero_stage} with offload {candidate.offload}")
-        return candidate
+        return candidate_of(values)
 
     def _replicas(self, candidate: Candidate) -> int:
         """Number of ranks with data of their own."""
         ranks = self.known.fixed.devices
-        shared = 1
-        for name, degree in degrees(candidate).items():
-            shared *= degree if name != "ep" else 1
+        shared = math.prod(n for name, n in degrees(candidate).items() if name != "ep")
         if ranks % shared:
             raise ValueError(
                 f"{ranks} devices are not divided by {shared}; write devices = {shared}, or as"
@@ -390,16 +386,11 @@ def degrees(candidate: Candidate) -> dict[str, int]:
 def _value(name: str, text: str) -> Any:
     """The value of a known axis. Raises ValueError for an impossible one."""
     axis = AXES[name]
-    if not axis.words:
-        kind = Natural if name in MEMORY_AXES else int
-        try:
-            return msgspec.convert(text, kind, strict=False)
-        except msgspec.ValidationError as error:
-            raise ValueError(f"{text or 'an empty cell'} is no {name}") from error
-    if not axis.takes(text) and text.lower() in _TRUTH:
+    if axis.words and not axis.takes(text) and text.lower() in _TRUTH:
         return axis.words[_TRUTH[text.lower()]]
-    if not axis.takes(text):
-        raise ValueError(
-            f"{text} is none of {', '.join(axis.known)}; say what it is in axes.{name}.values"
-        )
-    return text
+    try:
+        return value_of(name, text)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{text or 'an empty cell'} is no {name}") from error
+    except ValueError as error:
+        raise ValueError(f"{error}; say what it is in axes.{name}.values") from error
