@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
@@ -51,7 +51,8 @@ trained model."""
 SAMPLE = 4
 """An evaluation has inputs of at least one such part of a training sample. Samples that are
 generated for a log begin with less, as with a prompt."""
-LEAVES = 100_000
+PARTS, LEAVES = 1000, 100_000
+"""The most parts of a module's inputs, and of what is saved, that are looked at."""
 SAVERS = {
     "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save", "save_state_dict"),
     "safetensors.torch": ("save", "save_file", "save_model"),
@@ -391,7 +392,8 @@ class Phases:
             if self.now:
                 self._to("")
             return
-        self._most_asked = max(self._most_asked, values if not module.training else math.inf)
+        may_roll = module.training and self.cycle != 1  # and rollouts begin with prompts
+        self._most_asked = max(self._most_asked, math.inf if may_roll else values)
         if self.now not in ASKED:
             self._asks(in_eval=not module.training, sure=not with_gradients)
 
@@ -532,11 +534,21 @@ def _values(what: Any, torch: Any, left: list[int]) -> int:
 
 def _of_input(inputs: tuple[Any, ...], torch: Any) -> tuple[float, float]:
     """Values of the largest tensor that a module is called with, and of one sample of it. `inputs`
-    are those by position, and its caller has those by name. None has an unknown size and no
-    sample."""
-    named = sys._getframe(2).f_locals.get("kwargs", {})
-    given = [each for each in (*inputs, *named.values()) if isinstance(each, torch.Tensor)]
-    sizes = [(n, n / each.shape[0]) for each in given if each.dim() and (n := each.numel())]
+    are those by position, and its caller has those by name; both may be nested. None has an
+    unknown size and no sample."""
+    left = [*inputs, *sys._getframe(2).f_locals.get("kwargs", {}).values()]
+    sizes = []
+    for _ in range(PARTS):
+        if not left:
+            break
+        each = left.pop()
+        if isinstance(each, torch.Tensor):
+            if each.dim() and (n := each.numel()):
+                sizes.append((n, n / each.shape[0]))
+        elif isinstance(each, Mapping):
+            left += each.values()
+        elif isinstance(each, list | tuple):
+            left += each
     return max(sizes, default=(math.inf, 0.0))
 
 

@@ -42,8 +42,8 @@ for number in range(1, 11):
 """.replace("ROWS", str(ROWS))
 
 
-def told_of(folder: Path, between: str, before: str = "") -> Told:
-    program = SCRIPT.replace("BETWEEN", between).replace("for number", f"{before}\nfor number")
+def told_of(folder: Path, between: str, before: str = "", script: str = SCRIPT) -> Told:
+    program = script.replace("BETWEEN", between).replace("for number", f"{before}\nfor number")
     # Else the C library may keep what an evaluation has freed, which training's peak then has.
     (told, *_), code, out = watched(folder, program, MALLOC_MMAP_THRESHOLD_="65536")
     assert code == 0, out
@@ -178,6 +178,28 @@ def test_samples_for_a_log_are_no_evaluation_that_could_be_waited_for(
         "train": 0, "evaluate": count,
     }  # fmt: skip
     assert bool(told.seen[-1].phases["evaluate"].seconds) == bool(count)
+
+
+@pytest.mark.parametrize(
+    ("train", "ask"),
+    [("model(batch)", "model(ids(1)[:, :2])"),
+     ("net({'of': [batch]})", "net({'of': [ids(1)[:, :2]]})")],
+    ids=["without eval", "in a dictionary"],
+)  # fmt: skip
+def test_samples_are_told_by_their_inputs_in_any_mode(
+    tmp_path: Path, train: str, ask: str
+) -> None:
+    before = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = model
+    def forward(self, batch): return self.model(batch["of"][0])
+net = Net()"""
+    program = SCRIPT.replace("model(batch)", train)
+    sampled = f"if number % 4 == 0:\n        with torch.no_grad(): {ask}"
+    for more, count in ("", 0), ("\n    if number == 10: evaluate()", 1):
+        told = told_of(tmp_path, sampled + more, before, program)
+        assert told.seen[-1].phases["evaluate"].count == count
 
 
 def test_an_evaluation_of_single_samples_is_one(tmp_path: Path) -> None:
