@@ -13,6 +13,7 @@ Contracts:
   the peaks of memory only at the borders of a phase.
 - A hook of all modules sees the first module of a forward pass, and is then removed. A script that
   compiles has no such hook, which would cause a new compilation: there, `eval()` shows evaluation.
+  A patch of `Module.__call__` shows its inputs. It is undone before the call.
 """
 
 from __future__ import annotations
@@ -571,8 +572,8 @@ def _values(what: Any, torch: Any, left: list[int]) -> int:
 
 
 def _of_input(inputs: tuple[Any, ...], named: Any, torch: Any) -> tuple[float, float]:
-    """Values of the largest tensor that a module is called with, by position or by name, and of
-    one sample of it. They may be nested. None has an unknown size and no sample."""
+    """Values of the largest tensor in a module's inputs, which may be nested, and of one sample
+    of it. None has an unknown size and no sample."""
     left = [*inputs, *named.values()]
     sizes = []
     for _ in range(PARTS):
