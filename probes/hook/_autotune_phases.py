@@ -13,6 +13,7 @@ Contracts:
   the peaks of memory only at the borders of a phase.
 - A hook of all modules sees the first module of a forward pass, and is then removed. A script that
   compiles has no such hook, which would cause a new compilation: there, `eval()` shows evaluation.
+  A patch of `Module.__call__` shows its inputs. It is undone before the call.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import sys
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
@@ -51,7 +52,8 @@ trained model."""
 SAMPLE = 4
 """An evaluation has inputs of at least one such part of a training sample. Samples that are
 generated for a log begin with less, as with a prompt."""
-LEAVES = 100_000
+PARTS, LEAVES = 1000, 100_000
+"""The most parts of a module's inputs, and of what is saved, that are looked at."""
 SAVERS = {
     "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save", "save_state_dict"),
     "safetensors.torch": ("save", "save_file", "save_model"),
@@ -106,6 +108,8 @@ class Phases:
         self._least_values = least_values
         self.compiled = False
         """Whether the script compiles anything of its own, or a model."""
+        self.hidden = False
+        """Whether it compiles functions, in which calls of modules may be hidden."""
         self.begin(lock)
 
     def begin(self, lock: Any) -> None:
@@ -176,6 +180,8 @@ class Phases:
         self.between = self._stepped = True
         self._thread = threading.get_ident()
         self._armed, self._frozen, self.failed_in = 0, 0, ""
+        if self.compiled and not self._sample:
+            self._note()
 
     def backward(self) -> None:
         """A backward pass begins."""
@@ -197,8 +203,10 @@ class Phases:
             self._depth = 1
             if not self.compiled:
                 self._arm()
-            elif self._eval_mode and self.now not in ASKED:
-                self._asks(in_eval=True)
+            elif self._eval_mode:
+                self._note()
+                if self.now not in ASKED:
+                    self._asks(in_eval=True)
 
     def with_gradients(self, error: Any) -> None:
         """`no_grad` or the like ends."""
@@ -255,9 +263,17 @@ class Phases:
         elif sure:
             self._to("")
 
+    def sent(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The result of `run`, which pickles an object for other ranks, not for a file."""
+        was, self.busy = self.busy, True
+        try:
+            return run(*args, **kwargs)
+        finally:
+            self.busy = was
+
     def pickled(self, tensor: Any) -> None:
         """`tensor` is pickled, alone or in an object, for whatever file."""
-        if self.between and not self.busy and self.now not in ASKED:
+        if self.between and not self.busy and threading.get_ident() == self._thread:
             self._pickled += tensor.numel()
             if self._pickled >= self._least_values():
                 self._pickled = 0
@@ -369,6 +385,7 @@ class Phases:
         if self.busy or threading.get_ident() != self._thread:  # an export asks the model, too
             return
         self._calls += 1
+        named = sys._getframe(1).f_locals.get("kwargs", {})
         if not self._trains(module):  # a frozen model, or no part of a model
             if self._asked[id(module)] is False:
                 self._disarm()
@@ -376,12 +393,14 @@ class Phases:
                     self._gap.add(OF_AVERAGE)
                     if self._gaps > REGULAR:  # else it may yet come in each step
                         self._to(EVALUATE)
-                    self._most_asked = max(self._most_asked, _of_input(inputs, self._torch)[0])
+                    self._most_asked = max(
+                        self._most_asked, _of_input(inputs, named, self._torch)[0]
+                    )
                 self._skip(module)
             elif self._calls >= CALLS:
                 self._disarm()
             return
-        values, sample = _of_input(inputs, self._torch)
+        values, sample = _of_input(inputs, named, self._torch)
         with_gradients = self._torch.is_grad_enabled()
         if not with_gradients or module.training:
             self._disarm()
@@ -391,9 +410,31 @@ class Phases:
             if self.now:
                 self._to("")
             return
-        self._most_asked = max(self._most_asked, values if not module.training else math.inf)
+        may_roll = module.training and self.cycle != 1  # and rollouts begin with prompts
+        self._most_asked = max(self._most_asked, math.inf if may_roll else values)
         if self.now not in ASKED:
             self._asks(in_eval=not module.training, sure=not with_gradients)
+
+    def _note(self) -> None:
+        """In a script that compiles modules, note the inputs of the next one that is called. A
+        compiler sees nothing of it: it is undone before that call."""
+        kind = self._torch.nn.Module
+        call = kind.__call__
+        if self.hidden or call.__module__ == __name__:
+            return
+
+        def noting(module: Any, *inputs: Any, **named: Any) -> Any:
+            if kind.__call__ is noting and threading.get_ident() == self._thread:
+                kind.__call__ = call
+                if self._trains(module):
+                    values, sample = _of_input(inputs, named, self._torch)
+                    if not module.training:
+                        self._most_asked = max(self._most_asked, values)
+                    elif self._torch.is_grad_enabled():
+                        self._sample = sample
+            return call(module, *inputs, **named)
+
+        kind.__call__ = noting
 
     def _skip(self, module: Any) -> None:
         """Continue the look after this call of a frozen model."""
@@ -530,13 +571,22 @@ def _values(what: Any, torch: Any, left: list[int]) -> int:
     return 0
 
 
-def _of_input(inputs: tuple[Any, ...], torch: Any) -> tuple[float, float]:
-    """Values of the largest tensor that a module is called with, and of one sample of it. `inputs`
-    are those by position, and its caller has those by name. None has an unknown size and no
-    sample."""
-    named = sys._getframe(2).f_locals.get("kwargs", {})
-    given = [each for each in (*inputs, *named.values()) if isinstance(each, torch.Tensor)]
-    sizes = [(n, n / each.shape[0]) for each in given if each.dim() and (n := each.numel())]
+def _of_input(inputs: tuple[Any, ...], named: Any, torch: Any) -> tuple[float, float]:
+    """Values of the largest tensor in a module's inputs, which may be nested, and of one sample
+    of it. None has an unknown size and no sample."""
+    left = [*inputs, *named.values()]
+    sizes = []
+    for _ in range(PARTS):
+        if not left:
+            break
+        each = left.pop()
+        if isinstance(each, torch.Tensor):
+            if each.dim() and (n := each.numel()):
+                sizes.append((n, n / each.shape[0]))
+        elif isinstance(each, Mapping):
+            left += each.values()
+        elif isinstance(each, list | tuple):
+            left += each
     return max(sizes, default=(math.inf, 0.0))
 
 
@@ -566,12 +616,19 @@ def attach(torch: Any, phases: Phases) -> None:
 
     @functools.wraps(compiles)
     def compiling(model: Any = None, **kwargs: Any) -> Any:
-        phases.compiled = phases.compiled or not (model is None or _is_librarys(model))
+        if not (model is None or _is_librarys(model)):
+            phases.compiled = True
+            owner = getattr(model, "__self__", None)  # of `model.compile()`
+            phases.hidden |= not isinstance(model if owner is None else owner, module)
         return compiles(model, **kwargs)
 
     module.train = training
     torch.save = torch.serialization.save = saving
     torch.Tensor.__reduce_ex__ = reducing
+    if torch.distributed.is_available():
+        ours = torch.distributed.distributed_c10d
+        pack = ours._object_to_tensor
+        ours._object_to_tensor = functools.wraps(pack)(functools.partial(phases.sent, pack))
     torch.compile = compiling
     torch.load = torch.serialization.load = _loader(phases, torch.load, sure=False)
     _around(EXPORTERS, functools.partial(_saver, phases, sure=True), torch)

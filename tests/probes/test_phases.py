@@ -42,8 +42,8 @@ for number in range(1, 11):
 """.replace("ROWS", str(ROWS))
 
 
-def told_of(folder: Path, between: str, before: str = "") -> Told:
-    program = SCRIPT.replace("BETWEEN", between).replace("for number", f"{before}\nfor number")
+def told_of(folder: Path, between: str, before: str = "", script: str = SCRIPT) -> Told:
+    program = script.replace("BETWEEN", between).replace("for number", f"{before}\nfor number")
     # Else the C library may keep what an evaluation has freed, which training's peak then has.
     (told, *_), code, out = watched(folder, program, MALLOC_MMAP_THRESHOLD_="65536")
     assert code == 0, out
@@ -180,6 +180,28 @@ def test_samples_for_a_log_are_no_evaluation_that_could_be_waited_for(
     assert bool(told.seen[-1].phases["evaluate"].seconds) == bool(count)
 
 
+@pytest.mark.parametrize(
+    ("train", "ask"),
+    [("model(batch)", "model(ids(1)[:, :2])"),
+     ("net({'of': [batch]})", "net({'of': [ids(1)[:, :2]]})")],
+    ids=["without eval", "in a dictionary"],
+)  # fmt: skip
+def test_samples_are_told_by_their_inputs_in_any_mode(
+    tmp_path: Path, train: str, ask: str
+) -> None:
+    before = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = model
+    def forward(self, batch): return self.model(batch["of"][0])
+net = Net()"""
+    program = SCRIPT.replace("model(batch)", train)
+    sampled = f"if number % 4 == 0:\n        with torch.no_grad(): {ask}"
+    for more, count in ("", 0), ("\n    if number == 10: evaluate()", 1):
+        told = told_of(tmp_path, sampled + more, before, program)
+        assert told.seen[-1].phases["evaluate"].count == count
+
+
 def test_an_evaluation_of_single_samples_is_one(tmp_path: Path) -> None:
     one = "if number % 4 == 0:\n        model.eval()\n        with torch.no_grad(): model(ids(1))"
     assert counts(told_of(tmp_path, f"{one}\n        model.train()")) == {"evaluate": 2}
@@ -194,13 +216,26 @@ def test_an_evaluation_of_single_samples_is_one(tmp_path: Path) -> None:
         ("[torch.save(each, 'kept') for each in model.parameters()]", 1),
         ("safetensors.torch.save(dict(model.named_parameters()))", 1),
         ("pickle.dumps(torch.zeros(99))", 0),
-        ("model.eval(), evaluate(), pickle.dumps(list(model.parameters()))", 0),
+        ("model.eval(), evaluate(), pickle.dumps(list(model.parameters()))", 1),
+        ("gather([None], list(model.parameters()))", 0),
     ],
-    ids=["pickled", "small object", "object", "one by one", "bytes", "small", "gathered"],
+    ids=[
+        "pickled",
+        "small object",
+        "object",
+        "one by one",
+        "bytes",
+        "small",
+        "after evaluation",
+        "gathered",
+    ],
 )
 def test_parameters_that_are_pickled_are_saved(tmp_path: Path, save: str, count: int) -> None:
-    """By whatever library. What an evaluation pickles may be exchanged by ranks."""
-    before = """import pickle, safetensors.torch
+    """By whatever library, but not if ranks exchange them."""
+    before = """import pickle, safetensors.torch, torch.distributed as dist
+def gather(*given):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.all_gather_object(*given)
 class State: pass
 state = State()"""
     told = told_of(tmp_path, f"if number == 4: {save}", before)
@@ -442,3 +477,27 @@ print(len(compiles))
     (told, *_), code, out = watched(tmp_path, program)
     assert (code, out) == (0, "2\n")  # to train, and to evaluate
     assert counts(told) == {"evaluate": 2}
+
+
+@pytest.mark.parametrize(
+    ("more", "count"),
+    [("", 0), ("if number == 10:\n        model.eval(), evaluate(), model.train()", 1)],
+    ids=["alone", "and evaluation"],
+)
+def test_samples_of_a_compiled_model_are_no_evaluation(
+    tmp_path: Path, more: str, count: int
+) -> None:
+    """No module is compiled again to see them."""
+    before = """compiles = []
+def backend(graph, example_inputs):
+    compiles.append(1)
+    return graph.forward
+plain, model = model, torch.compile(model, backend=backend)"""
+    sampled = GENERATED.replace("model(input", "plain(input")
+    program = SCRIPT + "\nprint(len(compiles))"
+    program = program.replace("BETWEEN", sampled + more).replace(
+        "for number", f"{before}\nfor number"
+    )
+    (told, *_), code, out = watched(tmp_path, program)
+    assert (code, out) == (0, f"{1 + count}\n")
+    assert told.seen[-1].phases["evaluate"].count == count
