@@ -22,6 +22,12 @@ class Step:
     """Shapes of batches by [micro-step][tensor]: (samples, tokens), (samples,), or none."""
     size: int = 0
     """Values of the inputs of its losses, which grow with its batches; 0 if unknown."""
+    calls: int = 1
+    """Calls of the model before each backward pass; each has one of the shapes."""
+    sure: bool = True
+    """Whether the shapes are surely those of batches: values without ids or labels may be cut."""
+    stepper: int = 0
+    """A number of the optimizer that ended it."""
 
 
 @dataclass(frozen=True, kw_only=True)
