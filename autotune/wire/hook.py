@@ -26,8 +26,8 @@ class Step:
     """Calls of the model before each backward pass; each has one of the shapes."""
     sure: bool = True
     """Whether the shapes are surely those of batches: values without ids or labels may be cut."""
-    stepper: int = 0
-    """A number of the optimizer that ended it."""
+    steppers: list[int] = field(default_factory=list)
+    """Numbers of the optimizers that stepped in the step before."""
 
 
 @dataclass(frozen=True, kw_only=True)

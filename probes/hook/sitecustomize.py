@@ -177,6 +177,7 @@ class _Watch:
         self._met: list[Any] = []  # weak references to memory of this step's batches
         self._first: Callable[[], Any] = lambda: None
         """The first parameter of the optimizer that ended the last step, by a weak reference."""
+        self._steppers: set[int] = set()  # first parameters of those that stepped since then
         self._version = 0  # of its values, when this step's first pass began
         self._captured: list[_Found | None] = []  # in a CUDA graph: None is a step
         self._whole_share = 1.0  # share of a step's backward passes with a batch of their own
@@ -358,10 +359,11 @@ class _Watch:
             self.dial()
             self._frozen, cut = _frozen(self._torch, *_modules(self._torch))
             self._trainable = max(self._trainable, cut)
+        first = next(iter(optimizer.param_groups[0]["params"]), None)
         if self._since and not self._explicit:
-            held = optimizer.param_groups[0]["params"]
-            self._first = weakref.ref(held[0]) if held else lambda: None
+            self._first = weakref.ref(first) if first is not None else lambda: None
             self._step(None)
+        self._steppers.add(id(first))
         self._backwards += only_grads  # now that the step counts
 
     def step(self, tokens: int | None, samples: int | None) -> None:
@@ -412,10 +414,14 @@ class _Watch:
             sure = all(each.sure for each in shown)
         elif self._since not in self._whole_shares and self._relooks:
             self._relooks, self._looks = self._relooks - 1, 0
-        share = self._whole_shares.get(self._since, self._whole_share)
+        if (share := self._whole_shares.get(self._since)) is None:
+            counts = {round(share * passes) for passes, share in self._whole_shares.items()}
+            one = len(counts) == 1 < len(self._whole_shares)  # whatever the number of passes
+            share = counts.pop() / max(1, self._since) if one else self._whole_share
         self.phases.stepped()
         if self._last is None:
             self._looks = 0  # the first step is not told, so its looks are lost
+            self._whole_shares.clear()
         else:
             told = {
                 "micro_steps": round(share * self._since) or self._since or 1,
@@ -426,12 +432,13 @@ class _Watch:
                 "size": self._size * (self._hops != UNKNOWN),
                 "calls": calls,
                 "sure": sure,
-                "stepper": id(self._first()),
+                "steppers": [*self._steppers],
             }
             self._pending.append((self._last, now, told))
         self._last, self._since, self._waited_s, self._grads = now, 0, 0.0, 0
         self._size = 0
         self._met.clear()
+        self._steppers.clear()
         self._ended += 1
         if self._cuda:
             self._look_at_device()

@@ -220,7 +220,7 @@ class Ranks:
         samples = float(self._candidate.samples_of(data_parallel) * accum)
         tokens = samples * self._candidate.seq_len
         is_seen = all(found is not None for found in each) and (shared.known or said is not None)
-        is_seen = is_seen and (said is not None or not self.alternating)
+        is_seen = is_seen and not self.alternating
         if is_seen:
             samples = sum(found[0] for found in each if found) / rows
             tokens = sum(found[1] for found in each if found)
@@ -293,8 +293,9 @@ class Ranks:
     @property
     def alternating(self) -> bool:
         """Whether several optimizers step in turns, each after backward passes of its own, as of
-        generator and critic: what is a step, and which batches count, is not known."""
-        return any(len({step.stepper for step in rank.steps}) > 1 for rank in self.all)
+        generator and critic. What is a step is not known, unless the script says it."""
+        each = [[set(s.steppers) for s in rank.steps if s.steppers] for rank in self.all]
+        return any(found and not set.intersection(*found) for found in each)
 
     def shapes(self) -> Iterator[tuple[int, int]]:
         """Samples and their tokens of each micro-step seen; 0 tokens if only samples show."""
@@ -385,12 +386,15 @@ class Ranks:
             return Mismatch("ranks", world_size, self.world_size, self._other_ranks(world_size))
         if self.sharing.pipelined and self._fills_pipeline(accum):
             return None
-        if "grad_accum" in told and self.micro_steps != accum:
+        said = self._said_samples is not None
+        counts = Counter(step.micro_steps for rank in self._feeding for step in rank.steps)
+        usual = counts[accum] == max(counts.values(), default=0)  # others were skipped, or short
+        if "grad_accum" in told and not usual and not said:
             got = f"a step has {self.micro_steps} backward passes"
             says = f"asked for {accum} micro-steps, {got}"
             return Mismatch("grad_accum", accum, self.micro_steps, says)
         shapes = Counter(self.shapes())
-        if not shapes or self._said_samples is not None:
+        if not shapes or said:
             return None
         if "tokens_per_batch" in told:
             return _too_many_tokens(shapes, asked)

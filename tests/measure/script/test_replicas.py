@@ -48,6 +48,14 @@ def test_groups_that_overlap_average_over_all_of_their_ranks() -> None:
     assert of(*[place(1, 2, averages=each) for each in groups]).degrees == {"dp": 4}
 
 
+def test_ranks_with_experts_of_their_own_cut_no_sequences() -> None:
+    """Though they add up gradients of the same batch."""
+    for held, degrees in ((1, {"cp": 2}), (2, {"tp": 2})):
+        both = [place(1, 2, averages=[[0, 1]], shares=[[0, 1]], parts=[[64, n]])
+                for n in (1, held)]  # fmt: skip
+        assert of(*both).degrees == degrees
+
+
 def test_ranks_that_exchange_activations_have_the_same_data_even_if_it_differs() -> None:
     """As a script for trying out has that draws it anew in each rank."""
     found = of(place(1, 2, shares=[[0, 1]]), place(3, 4, shares=[[0, 1]]))
