@@ -421,7 +421,6 @@ class _Watch:
         self.phases.stepped()
         if self._last is None:
             self._looks = 0  # the first step is not told, so its looks are lost
-            self._whole_shares.clear()
         else:
             told = {
                 "micro_steps": round(share * self._since) or self._since or 1,
@@ -718,8 +717,8 @@ class _Graph:
         self._tables: list[tuple[tuple[bool, bool, int], list[int], Any]] = []
         self._compiled: list[tuple[list[int], Any]] = []
         self._images: list[tuple[list[int], Any]] = []
-        self._labels: list[int] = []
-        self._targets: list[list[int]] = []
+        self._labels: list[Any] = []
+        self._targets: list[Any] = []
         self._rows: list[tuple[int, Any]] = []
         self._between: dict[tuple[int, int], Any] = {}  # in their order
         self._parameters, self._fed = 0, False
@@ -749,10 +748,9 @@ class _Graph:
         elif name.startswith("Convolution"):
             self._images += [([int(size) for size in each.shape[:1]], node) for each in gave]
         elif name.startswith("NllLoss"):
-            self._labels += [each.numel() for each in _kept(node, "_saved_target")]
+            self._labels += _kept(node, "_saved_target")
         elif name.startswith(_LOSSES):
-            kept = _kept(node, "_saved_target")
-            self._targets += [list(each.shape) for each in kept if each.dim()]
+            self._targets += [each for each in _kept(node, "_saved_target") if each.dim()]
         elif name == "ViewBackward0" and len(size := node._saved_self_sym_sizes) == 3:
             self._between[int(size[0]), int(size[1])] = node
         elif name.endswith("AccumulateGrad"):
@@ -774,9 +772,9 @@ class _Graph:
             shapes = sorted(shapes)[:: len(shapes) // calls]
             if ids and len(shapes[0]) == 1 and shapes[0] == shapes[-1]:  # column by column
                 shapes, calls = [[*shapes[0], calls]], 1
-        shapes = shapes or [_shaped(count, between) for count in self._labels]
+        shapes = shapes or [_shaped(each.numel(), between) for each in self._labels]
         sure = bool(shapes)
-        shapes = shapes or [_targeted(each, between) for each in self._targets]
+        shapes = shapes or [_targeted(list(each.shape), between) for each in self._targets]
         if not shapes and self._rows:
             shapes = [_shaped(max(rows for rows, _ in self._rows), between)]
         nodes = nodes or list(between.values()) or [node for _, node in self._rows]
@@ -784,7 +782,7 @@ class _Graph:
         dtype = names.get(max(self._dtypes, key=self._dtypes.count, default=None), "")
         return _Found(
             shapes, self._parameters, _is_new(nodes), self._fed, dtype, calls, sure,
-            _storages(nodes),
+            _storages(nodes) or _memory_of(self._labels + self._targets),
         )  # fmt: skip
 
     def _calls(self, nodes: list[Any]) -> int:
@@ -796,9 +794,14 @@ class _Graph:
 
 def _storages(nodes: list[Any]) -> list[Any]:
     """Weak references to the memory of what `nodes` got, as far as they keep that."""
+    kept = [_kept(node, _INPUT[node.name()]) for node in nodes if node.name() in _INPUT]
+    return _memory_of([each for found in kept for each in found])
+
+
+def _memory_of(tensors: list[Any]) -> list[Any]:
+    """Weak references to the memory of `tensors`."""
     with suppress(RuntimeError):  # some kinds of tensors have none
-        kept = [_kept(node, _INPUT[node.name()]) for node in nodes if node.name() in _INPUT]
-        return [weakref.ref(each.untyped_storage()) for found in kept for each in found]
+        return [weakref.ref(each.untyped_storage()) for each in tensors]
     return []
 
 

@@ -293,8 +293,10 @@ class Ranks:
     @property
     def alternating(self) -> bool:
         """Whether several optimizers step in turns, each after backward passes of its own, as of
-        generator and critic. What is a step is not known, unless the script says it."""
-        each = [[set(s.steppers) for s in rank.steps if s.steppers] for rank in self.all]
+        generator and critic. What is a step is not known, unless the script says it, which it
+        first does after some."""
+        later = [rank.steps[len(rank.steps) // 2 :] for rank in self.all]
+        each = [[set(step.steppers) for step in steps if step.steppers] for steps in later]
         return any(found and not set.intersection(*found) for found in each)
 
     def shapes(self) -> Iterator[tuple[int, int]]:

@@ -216,7 +216,7 @@ def test_rows_without_ids_or_labels_count_where_they_are_as_asked_for(
 
 @pytest.mark.parametrize(("second", "is_seen"), [([2], False), ([1, 2], True)])
 def test_optimizers_that_step_in_turns_show_no_step(second: list[int], is_seen: bool) -> None:
-    found = of_steps({"steppers": [1]}, {"steppers": second}, shapes=[[[4, 32]]])
+    found = of_steps(*[{"steppers": [1]}, {"steppers": second}] * 2, shapes=[[[4, 32]]])
     assert found.ran(0, 1).seen == is_seen
 
 
