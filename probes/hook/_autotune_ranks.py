@@ -271,8 +271,8 @@ def _bytes(tensor: Any, torch: Any) -> bytes:
 
 
 def _of_megatron(modules: list[Any]) -> dict[str, list[int]]:
-    """The degrees, and this rank's places, from Megatron's core, or from the grid of DeepSpeed's
-    pipelines, which has functions of the same names."""
+    """The degrees, and this rank's places, from Megatron's core. The grid of DeepSpeed's pipelines
+    has functions of the same names."""
     state = sys.modules.get("megatron.core.parallel_state")
     if state is None or not state.model_parallel_is_initialized():
         ours = (each for each in modules if type(each).__module__.startswith("deepspeed."))

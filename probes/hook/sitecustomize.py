@@ -307,8 +307,8 @@ class _Watch:
             self._size += self._one_size
 
     def _is_again(self, found: _Found) -> bool:
-        """Whether this pass of the step is of a batch that had one before, whose gradients only
-        moved the parameters and were dropped: as in closures of LBFGS, and in SAM."""
+        """Whether this batch had a pass before in this step. Its gradients only moved the
+        parameters, and were dropped: as in closures of LBFGS, and in SAM."""
         met = {id(each) for ref in self._met if (each := ref()) is not None}
         self._met += found.storages
         if (first := self._first()) is None or self._since == 1:

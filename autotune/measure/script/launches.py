@@ -54,7 +54,9 @@ SETTLED_STEPS = 6
 BUSY_LOAD = 2
 """So many runnable processes per core slow a script down."""
 _QUOTE = "['\"]?"
-OWN = "; if that is right, call autotune.step(tokens=..., samples=...) after each step"
+COUNTS = (
+    "; to count otherwise, call autotune.step(tokens=..., samples=...) after each step"
+)
 HEEDLESS = 2
 """A script that runs the same for so many values of an axis ignores it."""
 
@@ -502,7 +504,7 @@ class Launches:
             raise ModelError(f"--script: {found.says}", "")
         if found.axis == "grad_accum":
             raise ModelError(
-                f"--script: {found.says}; check that the script uses {{grad_accum}}{OWN}", ""
+                f"--script: {found.says}; check that the script uses {{grad_accum}}{COUNTS}", ""
             )
         if found.axis == "cut":
             if not self._measured:
@@ -518,15 +520,15 @@ class Launches:
             if self._is_all(found, got):
                 raise ModelError(
                     f"--script: {says}, again: it ignores {{{found.axis}}}; leave that out, or use"
-                    f" it in the script{OWN}",
+                    f" it in the script{COUNTS}",
                     "",
                 )
             return Result(
                 verdict=Verdict.UNSUPPORTED,
-                reason=f"{says}, again: the script ignores {{{found.axis}}}{OWN}",
+                reason=f"{says}, again: the script ignores {{{found.axis}}}{COUNTS}",
                 only={found.axis: found.got},
             )
-        return Result(verdict=Verdict.UNSUPPORTED, reason=says + OWN, unsupported=(found.axis,))
+        return Result(verdict=Verdict.UNSUPPORTED, reason=says + COUNTS, unsupported=(found.axis,))
 
     def _is_all(self, found: Mismatch, got: Mapping[int, int]) -> bool:
         """Whether the script ignores the request, or has an upper limit below all values."""
