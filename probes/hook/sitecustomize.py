@@ -178,7 +178,7 @@ class _Watch:
         self._first: Callable[[], Any] = lambda: None
         """The first parameter of the optimizer that ended the last step, by a weak reference."""
         self._steppers: set[int] = set()  # first parameters of those that stepped since then
-        self._version = 0  # of its values, when this step's first pass began
+        self._version, self._moved = 0, False  # of its values at this step's first pass; and since
         self._captured: list[_Found | None] = []  # in a CUDA graph: None is a step
         self._whole_share = 1.0  # share of a step's backward passes with a batch of their own
         self._whole_shares: dict[int, float] = {}  # the same, by the number of passes
@@ -312,10 +312,10 @@ class _Watch:
         met = {id(each) for ref in self._met if (each := ref()) is not None}
         self._met += found.storages
         if (first := self._first()) is None or self._since == 1:
-            self._version = getattr(first, "_version", 0)
+            self._version, self._moved = getattr(first, "_version", 0), False
             return False
-        moved = first.grad is None and first._version != self._version
-        return moved and bool(met) and all(id(ref()) in met for ref in found.storages)
+        self._moved |= first.grad is None and first._version != self._version
+        return self._moved and bool(met) and all(id(ref()) in met for ref in found.storages)
 
     def _roots(self, tensors: Any) -> list[Any]:
         """Those of the tensors that a graph made."""

@@ -286,6 +286,12 @@ def columns():
 train(model, lambda: loss_of(model))
 train(model, lambda: loss_of(model, ids.clone()))
 train(model, lambda: loss_of(model), clear=False)
+parts = [ids, more]
+def accumulated():
+    losses = [loss_of(model, part) for part in parts]
+    losses[0].backward()
+    return losses[1]
+train(model, accumulated)
 train(model, lambda: loss_of(model) + loss_of(model, more), passes=1)
 train(nn.ModuleList([cell, table]), columns, passes=1)
 train(line, lambda: nn.functional.mse_loss(line(floats), floats[:, :1]), passes=1)
@@ -302,7 +308,7 @@ def test_a_batch_is_what_the_passes_of_a_step_learn_from(tmp_path: Path) -> None
     once = (1, 1, True, [[3, 16]])
     each = (2, 1, True, [[3, 16]])
     both, rows = (1, 2, True, [[3, 8], [3, 16]]), (1, 1, False, [[5]])
-    kinds = (once, once, each, each, both, once, rows, rows)
+    kinds = (once, once, each, each, each, both, once, rows, rows)
     assert found == [kind for kind in kinds for _ in range(3)][1:]
     assert all(len(step.steppers) == 1 for step in steps)
 
