@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from autotune.measure.script.launches import COUNTS
+from autotune.measure.script.launches import COUNTS, HOOK
 from autotune.measure.script.replicas import Sharing, as_asked, sharing
 from autotune.space.outcome import Verdict
 from autotune.wire.hook import Place
@@ -271,6 +275,26 @@ def test_a_global_batch_is_reached_with_the_replicas_that_there_are(
         ran = seen(one.probe())
         assert (ran.samples, ran.micro_steps, ran.data_parallel) == (16.0, 2, 1)
         assert len(list(tmp_path.glob("launch*.log"))) == launches
+
+
+def test_a_grid_of_deepspeed_names_degrees() -> None:
+    """Of two stages with two replicas each."""
+    places = {"data": (2, 1), "tensor_model": (1, 0), "pipeline_model": (2, 1)}
+    grid = SimpleNamespace()
+    for name, (size, rank) in places.items():
+        setattr(grid, f"get_{name}_parallel_world_size", lambda size=size: size)
+        setattr(grid, f"get_{name}_parallel_rank", lambda rank=rank: rank)
+    pipeline = type("PipelineModule", (), {"__module__": "deepspeed.runtime.pipe.module"})()
+    pipeline._grid = grid
+    path = HOOK / "_autotune_ranks.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with patch.dict(sys.modules, {path.stem: module}):
+        spec.loader.exec_module(module)
+        found = module._of_megatron([pipeline])
+    assert found == {"dp": [2, 1], "tp": [1, 0], "pp": [2, 1]}
 
 
 @pytest.mark.slow
