@@ -315,7 +315,8 @@ class _Watch:
             self._version, self._moved = getattr(first, "_version", 0), False
             return False
         self._moved |= first.grad is None and first._version != self._version
-        return self._moved and bool(met) and all(id(ref()) in met for ref in found.storages)
+        known = [id(ref()) in met for ref in found.storages]
+        return self._moved and bool(known) and all(known)
 
     def _roots(self, tensors: Any) -> list[Any]:
         """Those of the tensors that a graph made."""
@@ -359,7 +360,8 @@ class _Watch:
             self.dial()
             self._frozen, cut = _frozen(self._torch, *_modules(self._torch))
             self._trainable = max(self._trainable, cut)
-        first = next(iter(optimizer.param_groups[0]["params"]), None)
+        groups = optimizer.param_groups[:1]
+        first = next((each for group in groups for each in group["params"]), None)
         if self._since and not self._explicit:
             self._first = weakref.ref(first) if first is not None else lambda: None
             self._step(None)
