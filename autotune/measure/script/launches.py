@@ -54,9 +54,7 @@ SETTLED_STEPS = 6
 BUSY_LOAD = 2
 """So many runnable processes per core slow a script down."""
 _QUOTE = "['\"]?"
-COUNTS = (
-    "; to count otherwise, call autotune.step(tokens=..., samples=...) after each step"
-)
+COUNTS = "; to count otherwise, call autotune.step(tokens=..., samples=...) after each step"
 HEEDLESS = 2
 """A script that runs the same for so many values of an axis ignores it."""
 
