@@ -22,6 +22,12 @@ class Step:
     """Shapes of batches by [micro-step][tensor]: (samples, tokens), (samples,), or none."""
     size: int = 0
     """Values of the inputs of its losses, which grow with its batches; 0 if unknown."""
+    calls: int = 1
+    """Calls of the model before each backward pass; each has one of the shapes."""
+    sure: bool = True
+    """Whether the shapes are surely those of batches: values without ids or labels may be cut."""
+    steppers: list[int] = field(default_factory=list)
+    """Numbers of the optimizers that stepped in the step before."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,7 +80,7 @@ class Look:
                     part[1] = zlib.crc32(_bytes(each, torch), part[1])
                 part[0] += sys.modules["_autotune_hook"]._numel(each)
         self._parts = [parts[shape] for shape in sorted(parts)]
-        self._degrees = _of_megatron() or _of_meshes(self._dist.get_world_size())
+        self._degrees = _of_megatron(modules) or _of_meshes(self._dist.get_world_size())
         self._averages = _wrapped(modules, self._dist)
         self._shares = _sharded(parameters.values(), self._averages, self._dist)
         self._swaps: set[tuple[int, ...]] = set()
@@ -270,16 +270,19 @@ def _bytes(tensor: Any, torch: Any) -> bytes:
     return shape + ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())
 
 
-def _of_megatron() -> dict[str, list[int]]:
-    """The degrees, and this rank's places, from Megatron's core."""
+def _of_megatron(modules: list[Any]) -> dict[str, list[int]]:
+    """The degrees, and this rank's places, from Megatron's core. The grid of DeepSpeed's pipelines
+    has functions of the same names."""
     state = sys.modules.get("megatron.core.parallel_state")
     if state is None or not state.model_parallel_is_initialized():
-        return {}
+        ours = (each for each in modules if type(each).__module__.startswith("deepspeed."))
+        state = next((grid for each in ours if (grid := vars(each).get("_grid"))), None)
     names = {"dp": "data_parallel", "tp": "tensor_model_parallel",
              "pp": "pipeline_model_parallel", "cp": "context_parallel"}  # fmt: skip
     return {
         role: [getattr(state, f"get_{name}_world_size")(), getattr(state, f"get_{name}_rank")()]
         for role, name in names.items()
+        if hasattr(state, f"get_{name}_rank")
     }
 
 

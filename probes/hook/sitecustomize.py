@@ -39,6 +39,8 @@ import sys
 import threading
 import time
 import traceback
+import weakref
+from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
@@ -67,6 +69,11 @@ _RESETS = ("_cuda_resetPeakMemoryStats", "_cuda_resetAccumulatedMemoryStats",
            "_accelerator_resetPeakStats", "_accelerator_resetAccumulatedStats")  # fmt: skip
 """Functions of torch._C that reset the allocator's counts of a device."""
 _PRODUCTS = {"AddmmBackward0", "MmBackward0", "BmmBackward0", "LinearBackward0"}
+_LOSSES = "MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy", "KlDiv"
+"""Losses whose targets may be of any kind."""
+_INPUT = {"EmbeddingBackward0": "_saved_indices", "ConvolutionBackward0": "_saved_input",
+          "AddmmBackward0": "_saved_mat1"}  # fmt: skip
+"""Where nodes keep what they got, which may be the batch."""
 ERROR_CHARACTERS, TRACEBACK_CHARACTERS = 2000, 20_000
 
 
@@ -167,6 +174,11 @@ class _Watch:
         self._varied = False
         self._looking = False
         self._found: list[_Found] = []  # by the looks of this step
+        self._met: list[Any] = []  # weak references to memory of this step's batches
+        self._first: Callable[[], Any] = lambda: None
+        """The first parameter of the optimizer that ended the last step, by a weak reference."""
+        self._steppers: set[int] = set()  # first parameters of those that stepped since then
+        self._version, self._moved = 0, False  # of its values at this step's first pass; and since
         self._captured: list[_Found | None] = []  # in a CUDA graph: None is a step
         self._whole_share = 1.0  # share of a step's backward passes with a batch of their own
         self._whole_shares: dict[int, float] = {}  # the same, by the number of passes
@@ -278,7 +290,8 @@ class _Watch:
             began = time.perf_counter()
             roots = self._roots(tensors)
             self.uses(roots)
-            self._note(_look([each.grad_fn for each in roots], self._torch))
+            found = _look([each.grad_fn for each in roots], self._torch)
+            self._note(found._replace(fresh=found.fresh and not self._is_again(found)))
             hops = _hops(roots)
             self._hops = hops if self._hops in (None, hops) else UNKNOWN
             self._looks += 1
@@ -292,6 +305,18 @@ class _Watch:
                 self._even = self._even + 1 if size == self._one_size else 0
                 self._one_size = size
             self._size += self._one_size
+
+    def _is_again(self, found: _Found) -> bool:
+        """Whether this batch had a pass before in this step. Its gradients only moved the
+        parameters, and were dropped: as in closures of LBFGS, and in SAM."""
+        met = {id(each) for ref in self._met if (each := ref()) is not None}
+        self._met += found.storages
+        if (first := self._first()) is None or self._since == 1:
+            self._version, self._moved = getattr(first, "_version", 0), False
+            return False
+        self._moved |= first.grad is None and first._version != self._version
+        known = [id(ref()) in met for ref in found.storages]
+        return self._moved and bool(known) and all(known)
 
     def _roots(self, tensors: Any) -> list[Any]:
         """Those of the tensors that a graph made."""
@@ -335,8 +360,12 @@ class _Watch:
             self.dial()
             self._frozen, cut = _frozen(self._torch, *_modules(self._torch))
             self._trainable = max(self._trainable, cut)
+        groups = optimizer.param_groups[:1]
+        first = next((each for group in groups for each in group["params"]), None)
         if self._since and not self._explicit:
+            self._first = weakref.ref(first) if first is not None else lambda: None
             self._step(None)
+        self._steppers.add(id(first))
         self._backwards += only_grads  # now that the step counts
 
     def step(self, tokens: int | None, samples: int | None) -> None:
@@ -374,16 +403,23 @@ class _Watch:
         if not self._ended or (self._ranks is not None and self._ranks.place is None):
             _harmless(self._look_at_ranks)()
         shapes: list[list[list[int]]] = []
+        calls, sure = 1, True
         if self._found:
             all_fed = all(each.fed for each in self._found)  # a later stage, or with LoRA
             whole = [each for each in self._found if each.fresh and each.fed == all_fed]
             if whole:
                 self._whole_share = len(whole) / len(self._found)
                 self._whole_shares[self._since] = self._whole_share
-            shapes, self._found = [each.shapes for each in whole if each.shapes], []
+            shown = [each for each in whole if each.shapes]
+            shapes, self._found = [each.shapes for each in shown], []
+            calls = max((each.calls for each in shown), default=1)
+            sure = all(each.sure for each in shown)
         elif self._since not in self._whole_shares and self._relooks:
             self._relooks, self._looks = self._relooks - 1, 0
-        share = self._whole_shares.get(self._since, self._whole_share)
+        if (share := self._whole_shares.get(self._since)) is None:
+            counts = {round(share * passes) for passes, share in self._whole_shares.items()}
+            one = len(counts) == 1 < len(self._whole_shares)  # whatever the number of passes
+            share = counts.pop() / max(1, self._since) if one else self._whole_share
         self.phases.stepped()
         if self._last is None:
             self._looks = 0  # the first step is not told, so its looks are lost
@@ -395,10 +431,15 @@ class _Watch:
                 "samples": samples,
                 "shapes": shapes,
                 "size": self._size * (self._hops != UNKNOWN),
+                "calls": calls,
+                "sure": sure,
+                "steppers": [*self._steppers],
             }
             self._pending.append((self._last, now, told))
         self._last, self._since, self._waited_s, self._grads = now, 0, 0.0, 0
         self._size = 0
+        self._met.clear()
+        self._steppers.clear()
         self._ended += 1
         if self._cuda:
             self._look_at_device()
@@ -636,6 +677,12 @@ class _Found(NamedTuple):
     """Whether it ends at a part of the model whose own pass comes later, as for a chunked loss."""
     dtype: str
     """The dtype of most matrix products; empty if unknown."""
+    calls: int
+    """Calls of the model in this pass, each with one of the shapes."""
+    sure: bool
+    """Whether the shapes are surely the batch's."""
+    storages: list[Any]
+    """Weak references to the memory of the batch."""
 
 
 def _look(roots: list[Any], torch: Any) -> _Found:
@@ -644,59 +691,120 @@ def _look(roots: list[Any], torch: Any) -> _Found:
     Token ids are the input of the embedding with the most rows. Positions, which all samples
     share, do not count. Compiled graphs keep them as integers. Without either, a batch shows as
     the images of a convolution, or as labels. A frozen embedding, as in LoRA's base, is in no
-    graph. Then tensors between layers tell the number of samples.
+    graph. Then tensors between layers tell the number of samples. Last come targets of other
+    losses, and the rows that go into the first products.
     """
-    tables: list[tuple[tuple[bool, bool, int], list[int], Any]] = []
-    compiled: list[tuple[list[int], Any]] = []
-    images: list[tuple[list[int], Any]] = []
-    labels: list[int] = []
-    between: dict[tuple[int, int], Any] = {}  # in their order
-    parameters, fed = 0, False
-    dtypes: list[Any] = []
+    graph = _Graph(torch)
     seen: set[Any] = set()
     left = list(roots)
     while left:
         node = left.pop()
+        if node in graph.used:
+            graph.used[node] += 1
         if node is None or node in seen:
             continue
         seen.add(node)
-        name = node.name()
+        graph.meet(node)
+        left += [after for after, _ in node.next_functions]
+    return graph.found()
+
+
+class _Graph:
+    """What autograd's graph has of a batch."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self.used: Counter[Any] = Counter()
+        """Edges to each parameter."""
+        self._tables: list[tuple[tuple[bool, bool, int], list[int], Any]] = []
+        self._compiled: list[tuple[list[int], Any]] = []
+        self._images: list[tuple[list[int], Any]] = []
+        self._labels: list[Any] = []
+        self._targets: list[Any] = []
+        self._rows: list[tuple[int, Any]] = []
+        self._between: dict[tuple[int, int], Any] = {}  # in their order
+        self._parameters, self._fed = 0, False
+        self._dtypes: list[Any] = []
+
+    def meet(self, node: Any) -> None:
+        torch, name = self._torch, node.name()
         gave: Any = getattr(node, "_input_metadata", ())[:1]
         if name in _PRODUCTS:
-            dtypes += [each.dtype for each in gave]
-        if name == "EmbeddingBackward0":
+            self._dtypes += [each.dtype for each in gave]
+            if name == "AddmmBackward0" and node.next_functions[1][0] is None:
+                self._rows += [(int(each.shape[0]), node) for each in gave]
+        elif name == "EmbeddingBackward0":
             rows = int(getattr(node, "_saved_weight_sym_argsize_0", 0))
             shape = [int(size) for size in gave[0].shape[:-1]]
-            tables.append(((len(shape) > 1, shape[:1] > [1], rows), shape, node))
+            self._tables.append(((len(shape) > 1, shape[:1] > [1], rows), shape, node))
         elif name.startswith("CompiledFunctionBackward"):
             kept = _kept(node, "saved_tensors")
-            compiled += [
+            self._compiled += [
                 (list(each.shape), node)
                 for each in kept
                 if each.dtype == torch.int64 and each.dim() == 2
             ]
             halves = [each.dtype for each in kept if each.dtype in (torch.bfloat16, torch.half)]
-            dtypes += halves or [torch.float] * any(each.is_floating_point() for each in kept)
+            whole = any(each.is_floating_point() for each in kept)
+            self._dtypes += halves or [torch.float] * whole
         elif name.startswith("Convolution"):
-            images += [([int(size) for size in each.shape[:1]], node) for each in gave]
+            self._images += [([int(size) for size in each.shape[:1]], node) for each in gave]
         elif name.startswith("NllLoss"):
-            labels += [each.numel() for each in _kept(node, "_saved_target")]
+            self._labels += _kept(node, "_saved_target")
+        elif name.startswith(_LOSSES):
+            self._targets += [each for each in _kept(node, "_saved_target") if each.dim()]
         elif name == "ViewBackward0" and len(size := node._saved_self_sym_sizes) == 3:
-            between[int(size[0]), int(size[1])] = node
+            self._between[int(size[0]), int(size[1])] = node
         elif name.endswith("AccumulateGrad"):
             if isinstance(node.variable, torch.nn.Parameter):
-                parameters += _numel(node.variable)
+                self._parameters += _numel(node.variable)
+                self.used[node] = 1
             else:
-                fed = True
-        left += [after for after, _ in node.next_functions]
-    most = max((kind for kind, _, _ in tables), default=None)
-    ids = [(shape, node) for kind, shape, node in tables if kind == most]
-    found = next((found for found in (ids, compiled, images) if found), [])
-    shapes = [shape for shape, _ in found] or [_shaped(count, between) for count in labels]
-    fresh = _is_new([node for _, node in found] or list(between.values()))
-    names = {torch.float: "fp32", torch.bfloat16: "bf16", torch.half: "fp16"}
-    most_of = max(dtypes, key=dtypes.count, default=None)
-    return _Found(shapes, parameters, fresh, fed, names.get(most_of, ""))
+                self._fed = True
+
+    def found(self) -> _Found:
+        torch, between = self._torch, self._between
+        most = max((kind for kind, _, _ in self._tables), default=None)
+        ids = [(shape, node) for kind, shape, node in self._tables if kind == most]
+        found = next((found for found in (ids, self._compiled, self._images) if found), [])
+        shapes = [shape for shape, _ in found]
+        nodes = list(dict.fromkeys(node for _, node in found))
+        calls = self._calls(nodes)
+        if calls > 1:
+            shapes = sorted(shapes)[:: len(shapes) // calls]
+            if ids and len(shapes[0]) == 1 and shapes[0] == shapes[-1]:  # column by column
+                shapes, calls = [[*shapes[0], calls]], 1
+        shapes = shapes or [_shaped(each.numel(), between) for each in self._labels]
+        sure = bool(shapes)
+        shapes = shapes or [_targeted(list(each.shape), between) for each in self._targets]
+        if not shapes and self._rows:
+            shapes = [_shaped(max(rows for rows, _ in self._rows), between)]
+        nodes = nodes or list(between.values()) or [node for _, node in self._rows]
+        names = {torch.float: "fp32", torch.bfloat16: "bf16", torch.half: "fp16"}
+        dtype = names.get(max(self._dtypes, key=self._dtypes.count, default=None), "")
+        return _Found(
+            shapes, self._parameters, _is_new(nodes), self._fed, dtype, calls, sure,
+            _storages(nodes) or _memory_of(self._labels + self._targets),
+        )  # fmt: skip
+
+    def _calls(self, nodes: list[Any]) -> int:
+        """How often the model was called, if these `nodes` get the batches: as often as most of
+        its parameters are used."""
+        calls = sorted(self.used.values())[len(self.used) // 2] if nodes and self.used else 1
+        return calls if len(nodes) % calls == 0 else 1
+
+
+def _storages(nodes: list[Any]) -> list[Any]:
+    """Weak references to the memory of what `nodes` got, as far as they keep that."""
+    kept = [_kept(node, _INPUT[node.name()]) for node in nodes if node.name() in _INPUT]
+    return _memory_of([each for found in kept for each in found])
+
+
+def _memory_of(tensors: list[Any]) -> list[Any]:
+    """Weak references to the memory of `tensors`."""
+    with suppress(RuntimeError):  # some kinds of tensors have none
+        return [weakref.ref(each.untyped_storage()) for each in tensors]
+    return []
 
 
 def _hops(roots: list[Any]) -> int:
@@ -745,6 +853,11 @@ def _shaped(labels: int, between: Collection[tuple[int, int]]) -> list[int]:
         if length > 1 and labels == samples * (length - 1):
             return [samples, length]
     return [labels]
+
+
+def _targeted(shape: list[int], between: Collection[tuple[int, int]]) -> list[int]:
+    """The shape of a batch by that of a loss's target."""
+    return shape[:2] if tuple(shape[:2]) in between else _shaped(shape[0], between)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -247,6 +247,78 @@ def test_the_size_of_a_step_goes_with_its_batch(
     assert [step.size for seen in process.seen for step in seen.steps] == sizes * 4
 
 
+AGAIN = """
+import _autotune_hook
+_autotune_hook.LOOK_SHARE = 1.0
+def train(model, loss, optimizer=torch.optim.SGD, clear=True, passes=2, steps=3):
+    stepper = optimizer(model.parameters(), lr=1e-3)
+    def closure():
+        stepper.zero_grad(set_to_none=clear) if clear else None
+        found = loss()
+        found.backward()
+        return found
+    for _ in range(steps):
+        stepper.zero_grad()
+        for number in range(passes):
+            closure()
+            if number < passes - 1:
+                with torch.no_grad():
+                    for each in model.parameters() if clear else ():
+                        each.add_(each.grad)
+        stepper.step()
+
+model, more = net(), torch.randint(64, (3, 8))
+stepper = torch.optim.LBFGS(model.parameters(), max_iter=3)
+def closure():
+    stepper.zero_grad()
+    loss = loss_of(model)
+    loss.backward()
+    return loss
+for _ in range(3):
+    stepper.step(closure)
+floats, line = torch.rand(5, 4), nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
+cell, table = nn.GRUCell(8, 8), nn.Embedding(64, 8)
+def columns():
+    state = torch.zeros(3, 8)
+    for number in range(16):
+        state = cell(table(ids[:, number]), state)
+    return state.sum()
+train(model, lambda: loss_of(model))
+train(model, lambda: loss_of(model), passes=3)
+_autotune_hook.LOOK_SHARE = 0.0
+train(model, lambda: loss_of(model), passes=5)
+_autotune_hook.LOOK_SHARE = 1.0
+train(model, lambda: loss_of(model, ids.clone()))
+train(model, lambda: loss_of(model), clear=False)
+parts = [ids, more]
+def accumulated():
+    losses = [loss_of(model, part) for part in parts]
+    losses[0].backward()
+    return losses[1]
+train(model, accumulated)
+train(model, lambda: loss_of(model) + loss_of(model, more), passes=1)
+train(nn.ModuleList([cell, table]), columns, passes=1)
+train(line, lambda: nn.functional.mse_loss(line(floats), floats[:, :1]), passes=1)
+train(line, lambda: line(floats).abs().mean(), passes=1)
+"""
+
+
+def test_a_batch_is_what_the_passes_of_a_step_learn_from(tmp_path: Path) -> None:
+    """One that goes back again from other parameters, as in SAM and in closures, is one. So is a
+    model's call on another batch, but both are told. Values without ids count by targets."""
+    told = of_model(tmp_path, AGAIN)
+    steps = [step for seen in told.seen for step in seen.steps]
+    assert [step.micro_steps for step in steps if not step.shapes] == [1] * 2
+    found = [(step.micro_steps, step.calls, step.sure, step.shapes[0][:2])
+             for step in steps if step.shapes]  # fmt: skip
+    once = (1, 1, True, [[3, 16]])
+    each = (2, 1, True, [[3, 16]])
+    both, rows = (1, 2, True, [[3, 8], [3, 16]]), (1, 1, False, [[5]])
+    kinds = (once, each, each, each, both, once, rows, rows)
+    assert found == [once] * 9 + [kind for kind in kinds[1:] for _ in range(3)]
+    assert all(len(step.steppers) == 1 for step in steps)
+
+
 WAYS = """
 model = net()
 held = list(model.parameters())

@@ -54,7 +54,7 @@ SETTLED_STEPS = 6
 BUSY_LOAD = 2
 """So many runnable processes per core slow a script down."""
 _QUOTE = "['\"]?"
-SWAPPED = " (if ranks swap parts of batches, call autotune.step(tokens=..., samples=...))"
+COUNTS = "; to count otherwise, call autotune.step(tokens=..., samples=...) after each step"
 HEEDLESS = 2
 """A script that runs the same for so many values of an axis ignores it."""
 
@@ -99,6 +99,7 @@ class Launches:
         self._said: set[tuple[object, ...]] = set()
         """`Candidate.sharing` of degrees that differ from the request, once a note said so."""
         self._alike = False  # whether a note said that replicas have the same data
+        self._turns = False  # or that optimizers step in turns
 
     def run(self, job: Job, deadline: float) -> Result:
         before = dict(self._replicas)
@@ -267,6 +268,7 @@ class Launches:
         self._say_cycle(ranks)
         self._say_degrees(ranks, candidate)
         self._say_alike(ranks)
+        self._say_turns(ranks)
         return None
 
     def _lacks(self, launch: Launch, ranks: Ranks, deadline: float) -> str | None:
@@ -356,6 +358,15 @@ class Launches:
             self._alike = True
             self._wiring.note(
                 "all replicas train on the same batches: DistributedSampler gives each its own"
+            )
+
+    def _say_turns(self, ranks: Ranks) -> None:
+        """Note optimizers of which none is in each step."""
+        if ranks.alternating and not self._turns:
+            self._turns = True
+            self._wiring.note(
+                "optimizers step in turns: call autotune.step(tokens=..., samples=...) where one"
+                " of the script's steps ends"
             )
 
     @staticmethod
@@ -491,7 +502,7 @@ class Launches:
             raise ModelError(f"--script: {found.says}", "")
         if found.axis == "grad_accum":
             raise ModelError(
-                f"--script: {found.says}; check that the script uses {{grad_accum}}", ""
+                f"--script: {found.says}; check that the script uses {{grad_accum}}{COUNTS}", ""
             )
         if found.axis == "cut":
             if not self._measured:
@@ -501,21 +512,21 @@ class Launches:
             )
         got = self._got.setdefault(found.axis, {})
         got[found.asked] = found.got
-        says = found.says + SWAPPED * (self._space.workload.world_size > 1)
+        says = found.says
         ran = {getattr(c, found.axis) for c in self._measured} | set(got.values())
         if len(got) >= HEEDLESS and len(ran) == 1:
             if self._is_all(found, got):
                 raise ModelError(
                     f"--script: {says}, again: it ignores {{{found.axis}}}; leave that out, or use"
-                    " it in the script",
+                    f" it in the script{COUNTS}",
                     "",
                 )
             return Result(
                 verdict=Verdict.UNSUPPORTED,
-                reason=f"{says}, again: the script ignores {{{found.axis}}}",
+                reason=f"{says}, again: the script ignores {{{found.axis}}}{COUNTS}",
                 only={found.axis: found.got},
             )
-        return Result(verdict=Verdict.UNSUPPORTED, reason=says, unsupported=(found.axis,))
+        return Result(verdict=Verdict.UNSUPPORTED, reason=says + COUNTS, unsupported=(found.axis,))
 
     def _is_all(self, found: Mismatch, got: Mapping[int, int]) -> bool:
         """Whether the script ignores the request, or has an upper limit below all values."""

@@ -79,7 +79,9 @@ def sharing(places: Places, parts: int = 1) -> Sharing:
     data = {tuple(places[rank].batches) for rank in first}
     # Ranks that average gradients although they have the same data: each cuts it in the model.
     peers = next(group for group in averaged if first[0] in group)
-    cutting = sum(rank in first and _same(digests, rank, first[0]) for rank in peers)
+    same = [rank for rank in peers if rank in first and _same(digests, rank, first[0])]
+    whole = all(places[rank].parts == places[same[0]].parts for rank in same)  # no experts
+    cutting = len(same) if whole else 1
     context = max(parts, cutting)
     # Else no rank has the other parts.
     if parts > 1 and (each % context or max(len(data), cutting) < parts):

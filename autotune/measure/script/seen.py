@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from autotune.measure.runner.channel import Peer
 from autotune.measure.script.replicas import Sharing, apart, as_asked, sharing
@@ -55,6 +56,15 @@ class Process:
     @property
     def trains(self) -> bool:
         return self.latest is not None and self.latest.backwards > 0
+
+
+class Batch(NamedTuple):
+    """What a model gets in a micro-step."""
+
+    samples: int
+    length: int
+    """Tokens of a sample; 0 if only samples show."""
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -113,9 +123,12 @@ class Ranks:
         """`step_s` of the steps from `first` on, as if each had the mean work. Where work differs,
         the median is then the mean time: that of the short steps counts, too."""
         steps = range(first, self.made)
-        sizes = [sum(rank.steps[number].size for rank in self.all) for number in steps]
         known = all(step.size for rank in self.all for step in rank.steps[first : self.made])
-        if self.cycle > 1 or not known or max(sizes) <= EVEN * min(sizes):
+        sizes = [
+            sum(step.size if known else step.micro_steps for step in each)
+            for each in ([rank.steps[number] for rank in self.all] for number in steps)
+        ]
+        if self.cycle > 1 or max(sizes) <= EVEN * min(sizes):
             return step_s
         paces = [time_s / size for time_s, size in zip(step_s, sizes, strict=False)]
         pace = sum(step_s) / sum(sizes[: len(step_s)])
@@ -155,7 +168,7 @@ class Ranks:
     @property
     def _parts(self) -> int:
         """The parts into which ranks seem to cut the requested length; 1 if they cannot."""
-        shapes = Counter(length for rank in self.all for _, length in self._shapes(rank.steps))
+        shapes = Counter(length for rank in self.all for _, length, _ in self._shapes(rank.steps))
         asked, length = self._candidate.seq_len, max(shapes, key=shapes.__getitem__, default=0)
         parts = round(asked / length) if length and "seq_len" in self._told else 1
         return parts if parts > 1 and abs(parts * length - asked) <= parts * SHIFTED else 1
@@ -173,13 +186,11 @@ class Ranks:
         whole = self._parts == 1 and all(len(each) == 1 for each in got)
         return 1 if whole else parts
 
-    def _of_replica(
-        self, replica: Collection[int], first: int, micro_steps: int
-    ) -> tuple[float, float] | None:
+    def _of_replica(self, replica: Collection[int], first: int) -> tuple[float, float] | None:
         """Samples and tokens of a replica's step; None if none of its ranks showed them."""
         ranks = [self._by_rank[rank] for rank in replica]
         each = [
-            self._of_rank(rank, micro_steps, first)
+            self._of_rank(rank, first)
             for rank in ranks
             if _feeds(rank) or any(step.tokens is not None for step in rank.steps)
         ]
@@ -204,11 +215,12 @@ class Ranks:
         replicas, degrees = shared.replicas, shared.degrees
         if (said := self._said_samples) is not None:
             replicas, degrees = apart(self._by_rank).replicas, {}
-        each = [self._of_replica(replica, first, micro_steps) for replica in replicas]
+        each = [self._of_replica(replica, first) for replica in replicas]
         data_parallel = len(replicas)
         samples = float(self._candidate.samples_of(data_parallel) * accum)
         tokens = samples * self._candidate.seq_len
         is_seen = all(found is not None for found in each) and (shared.known or said is not None)
+        is_seen = is_seen and not self.alternating
         if is_seen:
             samples = sum(found[0] for found in each if found) / rows
             tokens = sum(found[1] for found in each if found)
@@ -232,7 +244,7 @@ class Ranks:
             seen=is_seen,
             # An emulated device's steps take virtual time, the loader takes the host's.
             waiting_share=min(1.0, waited_s / took_s) if took_s and not emulating() else 0.0,
-            trainable=self._over_stages([self._whole(r.latest) for r in self.all if r.latest]),
+            trainable=self._over_stages([self._unsplit(r.latest) for r in self.all if r.latest]),
             frozen=self._over_stages([r.latest.frozen for r in self.all if r.latest]),
             dtype=self.dtype,
             rows=rows,
@@ -241,7 +253,7 @@ class Ranks:
             optimizer=max((r.latest.optimizer for r in self.all if r.latest), default=""),
         )
 
-    def _whole(self, seen: Seen) -> int:
+    def _unsplit(self, seen: Seen) -> int:
         """Trained parameters of a rank's model or stage: if tensors were split by hand, what
         differs from those of its replica's other ranks are parts, too."""
         place = seen.place
@@ -278,14 +290,21 @@ class Ranks:
         counts = [step.micro_steps for rank in self._feeding for step in rank.steps]
         return max(1, round(statistics.median(counts))) if counts else 1
 
+    @property
+    def alternating(self) -> bool:
+        """Whether several optimizers step in turns, each after backward passes of its own, as of
+        generator and critic. What is a step is not known, unless the script says it, which it
+        first does after some."""
+        later = [rank.steps[len(rank.steps) // 2 :] for rank in self.all]
+        each = [[set(step.steppers) for step in steps if step.steppers] for steps in later]
+        return any(found and not set.intersection(*found) for found in each)
+
     def shapes(self) -> Iterator[tuple[int, int]]:
         """Samples and their tokens of each micro-step seen; 0 tokens if only samples show."""
         for rank in self._feeding:
-            yield from self._shapes(rank.steps)
+            yield from (each[:2] for each in self._shapes(rank.steps))
 
-    def _of_rank(
-        self, rank: Process, micro_steps: float, first: int = 0
-    ) -> tuple[float, float] | None:
+    def _of_rank(self, rank: Process, first: int = 0) -> tuple[float, float] | None:
         """Samples and tokens of one of a rank's steps from `first` on; None without evidence."""
         timed = steps = rank.steps[first : self.made]
         if not any(step.shapes or step.tokens is not None for step in steps):
@@ -294,26 +313,27 @@ class Ranks:
         said = [step.tokens for step in steps if step.tokens is not None]
         if not looked and not said:
             return None
+        micro_steps = statistics.fmean(step.micro_steps for step in timed)
         if self.sharing.pipelined:  # a rank with several stages makes more passes than batches
             micro_steps = len(looked) / max(1, sum(bool(step.shapes) for step in steps))
 
-        def mean(of: Callable[[int, int], int]) -> float:
+        def mean(of: Callable[[Batch], float]) -> float:
             by_size = None if self.sharing.pipelined else self._by_size(rank.steps, timed, of)
-            plain = statistics.fmean(of(*shape) for shape in looked) if looked else 0.0
+            plain = statistics.fmean(map(of, looked)) if looked else 0.0
             return micro_steps * plain if by_size is None else by_size
 
-        samples, tokens = mean(lambda b, _: b), mean(lambda b, t: b * max(1, t))
+        samples, tokens = mean(lambda each: each.samples), mean(lambda each: each.tokens)
         return samples or 1.0, statistics.fmean(said) if said else tokens
 
     def _by_size(
-        self, steps: Sequence[Step], timed: Sequence[Step], of: Callable[[int, int], int]
+        self, steps: Sequence[Step], timed: Sequence[Step], of: Callable[[Batch], float]
     ) -> float | None:
         """The mean, over `timed` steps, of what is `of` batches: by the sizes of losses, as these
         go together in the `steps` that were looked at. None if they do not, or are all alike."""
         sizes, counts, ratios = [step.size for step in timed], [], []
         for step in steps:
             if step.size and (shapes := list(self._shapes([step]))):
-                counts.append(step.micro_steps * statistics.fmean(of(*each) for each in shapes))
+                counts.append(step.micro_steps * statistics.fmean(map(of, shapes)))
                 ratios.append(counts[-1] / step.size)
         if not ratios or not all(sizes) or len({step.size for step in steps}) == 1:
             return None
@@ -322,12 +342,30 @@ class Ranks:
             return None
         return statistics.fmean(sizes) * statistics.fmean(ratios)
 
-    def _shapes(self, steps: Sequence[Step]) -> Iterator[tuple[int, int]]:
+    def _shapes(self, steps: Sequence[Step]) -> Iterator[Batch]:
         for step in steps:
+            if not step.sure and not self._whole:
+                continue
             for tensors in step.shapes:
                 # A seq2seq model has two, with the same samples.
-                largest = max(tensors, key=lambda shape: shape[0] * (shape[1:] or [1])[0])
-                yield self._unpacked(largest[0], largest[1] if len(largest) > 1 else 0)
+                largest = max(tensors, key=_values)
+                length = largest[1] if len(largest) > 1 else 0
+                samples, length = self._unpacked(largest[0], length)
+                tokens = samples * max(1, length)
+                if 1 < step.calls == len(tensors):
+                    tokens = sum(map(_values, tensors)) if length else tokens
+                    whole = sum(shape[0] for shape in tensors)
+                    if "micro_batch" in self._told and whole == self._candidate.micro_batch:
+                        samples, tokens = whole, max(whole, tokens)  # cut in the model
+                yield Batch(samples, length, tokens)
+
+    @cached_property
+    def _whole(self) -> bool:
+        """Whether batches that are not sure to be whole have the requested samples."""
+        shapes = Counter(tensors[0][0] for rank in self._feeding for step in rank.steps
+                         for tensors in step.shapes if not step.sure)  # fmt: skip
+        ((samples, _),) = shapes.most_common(1) or [(0, 0)]
+        return "micro_batch" not in self._told or samples == self._candidate.micro_batch
 
     def _unpacked(self, samples: int, length: int) -> tuple[int, int]:
         """The requested shape, if a batch has its numbers in another layout. It may be in one row,
@@ -350,12 +388,15 @@ class Ranks:
             return Mismatch("ranks", world_size, self.world_size, self._other_ranks(world_size))
         if self.sharing.pipelined and self._fills_pipeline(accum):
             return None
-        if "grad_accum" in told and self.micro_steps != accum:
+        said = self._said_samples is not None
+        counts = Counter(step.micro_steps for rank in self._feeding for step in rank.steps)
+        usual = counts[accum] == max(counts.values(), default=0)  # others were skipped, or short
+        if "grad_accum" in told and not usual and not said:
             got = f"a step has {self.micro_steps} backward passes"
             says = f"asked for {accum} micro-steps, {got}"
             return Mismatch("grad_accum", accum, self.micro_steps, says)
         shapes = Counter(self.shapes())
-        if not shapes or self._said_samples is not None:
+        if not shapes or said:
             return None
         if "tokens_per_batch" in told:
             return _too_many_tokens(shapes, asked)
@@ -365,7 +406,7 @@ class Ranks:
         may_be_padded = len(lengths) > 1 or shapes.total() < SAME_LENGTH  # to a batch's longest
         got = f"{samples} x {length}" if length else str(samples)
         for rank, each in enumerate(asked.vector):
-            mine = Counter(n for n, _ in self._shapes(self._by_rank[rank].steps)).most_common(1)
+            mine = Counter(n for n, *_ in self._shapes(self._by_rank[rank].steps)).most_common(1)
             if mine and mine[0][0] != rows * each:
                 says = f"asked for micro_batch {each} of rank {rank}, its model got {mine[0][0]}"
                 return Mismatch("micro_batch_per_rank", each, mine[0][0], says)
@@ -399,13 +440,18 @@ class Ranks:
 
     def _fills_pipeline(self, accum: int) -> bool:
         """Whether the first stage gets the requested samples of a step, in whatever parts."""
-        each = [self._of_rank(rank, self.micro_steps) for rank in self._feeding]
+        each = [self._of_rank(rank) for rank in self._feeding]
         whole = self._candidate.micro_batch * accum
         right = all(found is None or found[0] == whole for found in each)
         lengths = {length for _, length in self.shapes() if length}
         longest = max(lengths, default=0) * self._cut
         fits = not longest or abs(longest - self._candidate.seq_len) <= self._cut * SHIFTED
         return right and "micro_batch" in self._told and (fits or "seq_len" not in self._told)
+
+
+def _values(shape: Sequence[int]) -> int:
+    """Ids of a tensor of that shape, or samples."""
+    return shape[0] * (shape[1] if len(shape) > 1 else 1)
 
 
 def _feeds(rank: Process) -> bool:

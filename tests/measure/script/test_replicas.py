@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from autotune.measure.script.launches import COUNTS, HOOK
 from autotune.measure.script.replicas import Sharing, as_asked, sharing
 from autotune.space.outcome import Verdict
 from autotune.wire.hook import Place
@@ -46,6 +51,14 @@ def test_groups_that_overlap_average_over_all_of_their_ranks() -> None:
     """As in hybrid sharding."""
     groups = [[[0, 1], [0, 2]], [[0, 1], [1, 3]], [[2, 3], [0, 2]], [[2, 3], [1, 3]]]
     assert of(*[place(1, 2, averages=each) for each in groups]).degrees == {"dp": 4}
+
+
+def test_ranks_with_experts_of_their_own_cut_no_sequences() -> None:
+    """Though they add up gradients of the same batch."""
+    for held, degrees in ((1, {"cp": 2}), (2, {"tp": 2})):
+        both = [place(1, 2, averages=[[0, 1]], shares=[[0, 1]], parts=[[64, n]])
+                for n in (1, held)]  # fmt: skip
+        assert of(*both).degrees == degrees
 
 
 def test_ranks_that_exchange_activations_have_the_same_data_even_if_it_differs() -> None:
@@ -264,11 +277,31 @@ def test_a_global_batch_is_reached_with_the_replicas_that_there_are(
         assert len(list(tmp_path.glob("launch*.log"))) == launches
 
 
+def test_a_grid_of_deepspeed_names_degrees() -> None:
+    """Of two stages with two replicas each."""
+    places = {"data": (2, 1), "tensor_model": (1, 0), "pipeline_model": (2, 1)}
+    grid = SimpleNamespace()
+    for name, (size, rank) in places.items():
+        setattr(grid, f"get_{name}_parallel_world_size", lambda size=size: size)
+        setattr(grid, f"get_{name}_parallel_rank", lambda rank=rank: rank)
+    pipeline = type("PipelineModule", (), {"__module__": "deepspeed.runtime.pipe.module"})()
+    pipeline._grid = grid
+    path = HOOK / "_autotune_ranks.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with patch.dict(sys.modules, {path.stem: module}):
+        spec.loader.exec_module(module)
+        found = module._of_megatron([pipeline])
+    assert found == {"dp": [2, 1], "tp": [1, 0], "pp": [2, 1]}
+
+
 @pytest.mark.slow
 def test_a_length_that_a_script_ignores_is_no_part_of_a_sequence(tmp_path: Path) -> None:
     result = lab(tmp_path, "tp", 2, "--len 16").probe()
-    assert result.reason.startswith("asked for seq_len 32, the model got 8 x 16 (if ranks swap")
-    assert "autotune.step(tokens=..., samples=...)" in result.reason
+    assert result.reason == f"asked for seq_len 32, the model got 8 x 16{COUNTS}"
+    assert "autotune.step(tokens=..., samples=...)" in COUNTS
 
 
 @pytest.mark.slow

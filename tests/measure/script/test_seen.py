@@ -169,6 +169,64 @@ def test_who_says_its_samples_may_get_batches_in_any_layout() -> None:
     assert says(ranks(replace(message, steps=said))) == ""
 
 
+def of_steps(*each: dict[str, Any], shapes: Shapes) -> Ranks:
+    """Of one process whose steps have these fields, and the same shapes."""
+    message = seen(*[shapes] * len(each))
+    steps = [replace(step, **more) for step, more in zip(message.steps, each, strict=True)]
+    return ranks(replace(message, steps=steps))
+
+
+def test_who_says_its_samples_may_go_back_as_often_as_it_likes() -> None:
+    found = of_steps({"samples": 4, "micro_steps": 2}, shapes=[[[4, 32]]])
+    assert says(found) == ""
+
+
+@pytest.mark.parametrize("counts", [(1, 2), (1, 2, 2)])
+def test_one_step_of_other_passes_may_follow_one_that_was_skipped(counts: tuple[int, ...]) -> None:
+    found = of_steps(*({"micro_steps": count} for count in counts), shapes=[[[4, 32]]])
+    assert bool(says(found)) == (len(counts) == 3)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "samples", "tokens"),
+    [
+        ([[4, 32], [4, 16]], 4.0, 192.0),  # two sides of a pair
+        ([[1, 32], [3, 32]], 4.0, 128.0),  # the batch, cut in the model
+        ([[1], [1], [1], [1]], 4.0, 4.0),  # images of unlike size
+        ([[4], [4]], 4.0, 4.0),  # two views of images
+    ],
+)
+def test_each_call_of_a_model_has_its_tokens(
+    shapes: list[list[int]], samples: float, tokens: float
+) -> None:
+    found = of_steps({"calls": len(shapes)}, shapes=[shapes])
+    assert says(found) == ""
+    ran = found.ran(0, 1)
+    assert (ran.samples, ran.tokens, ran.seen) == (samples, tokens, True)
+
+
+@pytest.mark.parametrize(("rows", "is_seen"), [(4, True), (40, False)])
+def test_rows_without_ids_or_labels_count_where_they_are_as_asked_for(
+    rows: int, is_seen: bool
+) -> None:
+    found = of_steps({"sure": False}, shapes=[[[rows]]])
+    assert says(found) == ""
+    assert (found.ran(0, 1).samples, found.ran(0, 1).seen) == (4.0, is_seen)
+
+
+@pytest.mark.parametrize(("second", "is_seen"), [([2], False), ([1, 2], True)])
+def test_optimizers_that_step_in_turns_show_no_step(second: list[int], is_seen: bool) -> None:
+    found = of_steps(*[{"steppers": [1]}, {"steppers": second}] * 2, shapes=[[[4, 32]]])
+    assert found.ran(0, 1).seen == is_seen
+
+
+def test_steps_of_unknown_size_are_weighed_by_their_passes() -> None:
+    """As where a step was skipped, which is part of the next one."""
+    found = of_steps({}, {"micro_steps": 2}, {}, {"micro_steps": 2}, shapes=[[[4, 32]]])
+    assert found.ran(0, 1).samples == 6.0
+    assert median(found.evened(0, [0.1, 0.2] * 2)) == pytest.approx(0.15)
+
+
 def test_of_who_trained_before_and_ended_nothing_is_asked() -> None:
     found = ranks(seen([[[7, 9]]]), seen([[[4, 32]]]))
     before, now = found.all
