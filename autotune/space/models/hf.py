@@ -52,6 +52,10 @@ _EVEN = ("mamba", "falcon_mamba")
 """Types of model without attention, which loop over tokens without their kernels."""
 _FIRST = ("first_k_dense_replace", "num_dense_layers")
 """So many first blocks have no experts."""
+_OWN = "per_layer_config"
+"""Values of some blocks that differ from the model's, by the block's number."""
+_SHARED = "num_kv_shared_layers"
+"""So many last blocks take keys and values of earlier ones; none if there are no earlier ones."""
 _SOME = ("_layers", "_idxs", "_layer_ids", "_layer_indices")
 """Endings of lists of the blocks that are of one kind."""
 _OF_SOUND = ("conv_", "tdnn_")
@@ -370,12 +374,16 @@ def _of_blocks(config: Mapping[str, Any], places: Sequence[int]) -> dict[str, An
         for name, value in _by_block(config).items():
             each = [value[place % _period(value)] for place in places]
             made[name] = "".join(each) if isinstance(value, str) else each
+        if own := config.get(_OWN):
+            made[_OWN] = {str(i): own[key] for i, n in enumerate(places) if (key := str(n)) in own}
         for name, is_it in _some(config).items():
             found = [i for i, place in enumerate(places) if is_it(place)]
             made[name] = len(found) if name in _FIRST else found
         for name in (*_DEPTHS, *_OTHER_DEPTHS):
             if isinstance(made.get(name), int):
                 made[name] = len(places)
+        if made.get(_SHARED) and len(places) <= made[_SHARED]:
+            made[_SHARED] = 0
     return made
 
 

@@ -182,6 +182,16 @@ def test_lists_by_layer_are_cut_and_go_on_as_they_began() -> None:
     assert HF.at_depth(of, 2)["config"]["eos_token_id"] == [1, 2, 3]
 
 
+def test_values_of_single_blocks_go_with_them_and_the_first_share_nothing() -> None:
+    of = recipe(
+        per_layer_config={"1": {"head_dim": 512}, "3": {"head_dim": 256}}, num_kv_shared_layers=2
+    )
+    shallow = HF.of_blocks(of, [1, 2])["config"]
+    assert shallow["per_layer_config"] == {"0": {"head_dim": 512}}
+    assert shallow["num_kv_shared_layers"] == 0
+    assert HF.at_depth(of, 3)["config"]["num_kv_shared_layers"] == 2
+
+
 def test_a_model_whose_depth_cannot_be_set_says_so() -> None:
     of = recipe(num_hidden_layers=None)
     HF.check_depth(of, 1)
