@@ -27,7 +27,7 @@ class Step:
     sure: bool = True
     """Whether the shapes are surely those of batches: values without ids or labels may be cut."""
     steppers: list[int] = field(default_factory=list)
-    """Numbers of the optimizers that stepped in the step before."""
+    """Numbers of the optimizers that stepped in the step before; none if there is only one."""
 
 
 @dataclass(frozen=True, kw_only=True)

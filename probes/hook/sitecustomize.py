@@ -74,6 +74,8 @@ _LOSSES = "MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy", "KlDiv"
 _INPUT = {"EmbeddingBackward0": "_saved_indices", "ConvolutionBackward0": "_saved_input",
           "AddmmBackward0": "_saved_mat1"}  # fmt: skip
 """Where nodes keep what they got, which may be the batch."""
+_ALONE: list[int] = []
+"""One list for all steps of a single optimizer: the garbage collector looks at new ones."""
 ERROR_CHARACTERS, TRACEBACK_CHARACTERS = 2000, 20_000
 
 
@@ -178,6 +180,7 @@ class _Watch:
         self._first: Callable[[], Any] = lambda: None
         """The first parameter of the optimizer that ended the last step, by a weak reference."""
         self._steppers: set[int] = set()  # first parameters of those that stepped since then
+        self._all_steppers: set[int] = set()
         self._version, self._moved = 0, False  # of its values at this step's first pass; and since
         self._captured: list[_Found | None] = []  # in a CUDA graph: None is a step
         self._whole_share = 1.0  # share of a step's backward passes with a batch of their own
@@ -366,6 +369,7 @@ class _Watch:
             self._first = weakref.ref(first) if first is not None else lambda: None
             self._step(None)
         self._steppers.add(id(first))
+        self._all_steppers.add(id(first))
         self._backwards += only_grads  # now that the step counts
 
     def step(self, tokens: int | None, samples: int | None) -> None:
@@ -433,7 +437,7 @@ class _Watch:
                 "size": self._size * (self._hops != UNKNOWN),
                 "calls": calls,
                 "sure": sure,
-                "steppers": [*self._steppers],
+                "steppers": [*self._steppers] if len(self._all_steppers) > 1 else _ALONE,
             }
             self._pending.append((self._last, now, told))
         self._last, self._since, self._waited_s, self._grads = now, 0, 0.0, 0

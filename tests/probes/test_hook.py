@@ -316,7 +316,7 @@ def test_a_batch_is_what_the_passes_of_a_step_learn_from(tmp_path: Path) -> None
     both, rows = (1, 2, True, [[3, 8], [3, 16]]), (1, 1, False, [[5]])
     kinds = (once, each, each, each, both, once, rows, rows)
     assert found == [once] * 9 + [kind for kind in kinds[1:] for _ in range(3)]
-    assert all(len(step.steppers) == 1 for step in steps)
+    assert all(len(step.steppers) <= 1 for step in steps)
 
 
 WAYS = """
