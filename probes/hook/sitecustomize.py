@@ -180,7 +180,7 @@ class _Watch:
         self._first: Callable[[], Any] = lambda: None
         """The first parameter of the optimizer that ended the last step, by a weak reference."""
         self._steppers: set[int] = set()  # first parameters of those that stepped since then
-        self._all_steppers: set[int] = set()
+        self._stepper, self._several = 0, False  # the last optimizer, and whether there are more
         self._version, self._moved = 0, False  # of its values at this step's first pass; and since
         self._captured: list[_Found | None] = []  # in a CUDA graph: None is a step
         self._whole_share = 1.0  # share of a step's backward passes with a batch of their own
@@ -363,14 +363,22 @@ class _Watch:
             self.dial()
             self._frozen, cut = _frozen(self._torch, *_modules(self._torch))
             self._trainable = max(self._trainable, cut)
+        ends = self._since and not self._explicit
+        if ends:
+            self._step(None)
+        if id(optimizer) != self._stepper or self._several:
+            self._remember(optimizer, bool(ends))
+        self._backwards += only_grads  # now that the step counts
+
+    def _remember(self, optimizer: Any, ends: bool) -> None:
+        """Note this optimizer, and whether a step `ends` with it. One that is alone is met once."""
+        self._several |= self._stepper not in (0, id(optimizer))
         groups = optimizer.param_groups[:1]
         first = next((each for group in groups for each in group["params"]), None)
-        if self._since and not self._explicit:
+        if ends or not self._several:
             self._first = weakref.ref(first) if first is not None else lambda: None
-            self._step(None)
+        self._stepper = id(optimizer)
         self._steppers.add(id(first))
-        self._all_steppers.add(id(first))
-        self._backwards += only_grads  # now that the step counts
 
     def step(self, tokens: int | None, samples: int | None) -> None:
         """The script itself reports a step."""
@@ -409,6 +417,7 @@ class _Watch:
         shapes: list[list[list[int]]] = []
         calls, sure = 1, True
         if self._found:
+            self._met.clear()
             all_fed = all(each.fed for each in self._found)  # a later stage, or with LoRA
             whole = [each for each in self._found if each.fresh and each.fed == all_fed]
             if whole:
@@ -437,13 +446,13 @@ class _Watch:
                 "size": self._size * (self._hops != UNKNOWN),
                 "calls": calls,
                 "sure": sure,
-                "steppers": [*self._steppers] if len(self._all_steppers) > 1 else _ALONE,
+                "steppers": [*self._steppers] if self._several else _ALONE,
             }
             self._pending.append((self._last, now, told))
         self._last, self._since, self._waited_s, self._grads = now, 0, 0.0, 0
         self._size = 0
-        self._met.clear()
-        self._steppers.clear()
+        if self._several:
+            self._steppers.clear()
         self._ended += 1
         if self._cuda:
             self._look_at_device()
