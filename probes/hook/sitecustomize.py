@@ -371,7 +371,7 @@ class _Watch:
         self._backwards += only_grads  # now that the step counts
 
     def _remember(self, optimizer: Any, ends: bool) -> None:
-        """Note this optimizer, and whether a step `ends` with it. One that is alone is met once."""
+        """Note this optimizer; a step `ends` with it, or not. One that is alone is met once."""
         self._several |= self._stepper not in (0, id(optimizer))
         groups = optimizer.param_groups[:1]
         first = next((each for group in groups for each in group["params"]), None)
