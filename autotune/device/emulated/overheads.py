@@ -9,7 +9,8 @@ message. Cards not listed have the median of the others. H100 and H200 were meas
 
 - A100: HiDream-ai/VAREdit #6, Kwai-Keye/Keye #11, awslabs/keys_values #92
 - RTX 4090: pytorch/torchchat #1341; RTX 5090: Wan-Video/Wan2.1 #465
-- T4: Zheng-Chong/CatVTON #133; GB10's total: leptonai/gpud #1170, 122,549 MiB
+- T4: Zheng-Chong/CatVTON #133; totals of GB10 and B200: leptonai/gpud #1170 (122,549 MiB)
+  and pytorch/ao #4002 (178.35 GiB)
 - L4: ArcInstitute/evo2 #190; L40: QwenLM/Qwen3-VL #2097
 
 NCCL: NVIDIA/nccl #964 (544 MB for 2 ranks of A100, 688 for 3 and 4); sgl-project/sglang #30908
