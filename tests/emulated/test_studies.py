@@ -257,10 +257,12 @@ def test_another_card_is_no_place_to_go_on_and_the_same_one_verifies(
     err = autotune("--resume", out, code=2, env=emulate("1xH100").environment).stderr
     assert err.startswith("autotune: --resume: fingerprint.devices.devices.0.name was NVIDIA A100")
     assert len(err.splitlines()) == 1
-    autotune("verify", out, "--steps", "40", env=cards.environment)
+    done = autotune("verify", out, "--steps", "40", code=None, env=cards.environment)
+    # The card's time is modelled, and hides most of the host's, which is not: a busy one decides
+    # between a result that holds and one that may be slower.
+    assert done.returncode in (0, 5), done.stdout + done.stderr
     verified = Best.read(out / "best.json").verified
     assert verified is not None
-    # The card's time is modelled, and hides most of the host's, which is not.
     assert verified.share_of_measured == pytest.approx(1, 0.1)
 
 
