@@ -3,11 +3,14 @@
 Memory is NVML's total, as in nvidia-smi. Sources: modal-labs/modal-client #2797 for H100, A100,
 A10, L40S, L4 and T4; tables of nvidia-smi in public issues for the others. Rates are from NVIDIA's
 data sheets: memory, and dense products in bf16, or in fp16 if the card has no bf16. Compute
-capabilities: developer.nvidia.com/cuda-gpus and cuda-legacy-gpus. Numbers of
-multiprocessors are what cards answered: T4 (NVIDIA/DALI #1813), A100 (ekondis/mixbench #47), RTX
-2080 Ti (10gic/vanitygen-plusplus #15), 4090 (pc2/GPUInspector.jl #11) and 5090
-(aikitoria/open-gpu-kernel-modules #1), B200 (pytorch/ao #4002). The others follow from the CUDA
-cores in NVIDIA's data sheets.
+capabilities: developer.nvidia.com/cuda-gpus and cuda-legacy-gpus.
+
+Numbers of multiprocessors follow from the CUDA cores in NVIDIA's data sheets. Some cards answered
+the same:
+
+- T4: NVIDIA/DALI #1813; RTX 2080 Ti: 10gic/vanitygen-plusplus #15; A100: ekondis/mixbench #47
+- RTX 4090: pc2/GPUInspector.jl #11; RTX 5090: aikitoria/open-gpu-kernel-modules #1
+- B200: pytorch/ao #4002
 """
 
 from __future__ import annotations
