@@ -86,6 +86,7 @@ def values(of: list[Row], *names: str) -> set[tuple[str, ...]]:
 
 
 STAGES = {"ddp": "0", "deepspeed": "0,1,2,3", "fsdp": "2,3"}
+COUNTS = (1, 2, 4, 8)
 MORE = campaign(1, 4, 8)
 
 
@@ -102,7 +103,7 @@ def test_every_stage_trains(emulate: Emulate, tmp_path: Path, engine: str, devic
 @pytest.mark.campaign
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("engine", STAGES)
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", COUNTS)
 def test_every_combination_trains(
     emulate: Emulate, tmp_path: Path, engine: str, devices: int
 ) -> None:
@@ -122,9 +123,10 @@ def test_every_combination_trains(
 
 @pytest.mark.campaign
 @pytest.mark.timeout(1500)
-def test_every_offload_trains_on_two_cards(emulate: Emulate, tmp_path: Path) -> None:
+@pytest.mark.parametrize("devices", COUNTS)
+def test_every_offload_trains(emulate: Emulate, tmp_path: Path, devices: int) -> None:
     offload = ("--engine", "deepspeed", "--zero", "2,3", "--offload", "none,optimizer,all")
-    found = tuned(emulate("2xA100-40GB"), tmp_path / "study", *offload, *SHAPE, *ONE)
+    found = tuned(emulate(f"{devices}xA100-40GB"), tmp_path / "study", *offload, *SHAPE, *ONE)
     assert values(found, "zero_stage", "offload") == {
         ("2", "none"), ("2", "optimizer"), ("3", "none"), ("3", "optimizer"), ("3", "all")
     }  # fmt: skip
@@ -133,9 +135,12 @@ def test_every_offload_trains_on_two_cards(emulate: Emulate, tmp_path: Path) -> 
 @pytest.mark.campaign
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("engine", STAGES)
-def test_every_engine_compiles_on_two_cards(emulate: Emulate, tmp_path: Path, engine: str) -> None:
+@pytest.mark.parametrize("devices", COUNTS)
+def test_every_engine_compiles(
+    emulate: Emulate, tmp_path: Path, engine: str, devices: int
+) -> None:
     flags = ("--engine", engine, "--zero", STAGES[engine], "--compile", "off,on", *SHAPE, *ONE)
-    found = tuned(emulate("2xA100-40GB"), tmp_path / "study", *flags)
+    found = tuned(emulate(f"{devices}xA100-40GB"), tmp_path / "study", *flags)
     assert values(found, "compile") == {("off",), ("on",)}
 
 
@@ -158,6 +163,25 @@ def test_what_is_too_large_is_oom_and_the_next_candidates_are_measured(
     assert {r["verdict"] for r in found} <= {"ok", "pruned", "oom", "skipped"}
     assert all(int(r["peak_device_bytes"]) < 8 << 30 for r in found if r["verdict"] == "ok")
     assert (tmp_path / "study" / "best.json").exists()
+
+
+def test_memory_that_runs_out_in_a_final_makes_way_for_the_next(
+    emulate: Emulate, tmp_path: Path
+) -> None:
+    """Contexts grow after the search, as with another driver."""
+    cards, out = emulate("1x8GiB"), tmp_path / "study"
+    shape = ("--depth", "2", "--seq-len", "1024", "--gpt", "vocab_size=256,width=1024")
+    sizes = ("--micro-batch", "1,16", "--checkpointing", "none", "--zero", "0")
+    process = start(cards, out, *shape, *sizes)
+    while len(rows(out)) < 2:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    cards.units[0].context = 5 << 30
+    said, err = process.communicate(timeout=600)
+    assert process.returncode == 0, said + err
+    finals = [(row["micro_batch"], row["verdict"]) for row in rows(out) if row["kind"] == "final"]
+    assert (finals[0], set(finals[1:])) == (("16", "oom"), {("1", "ok")})
+    assert Best.read(out / "best.json").config.micro_batch == 1
 
 
 def test_probes_run_at_the_same_time_each_on_its_own_card(
