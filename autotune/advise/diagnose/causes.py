@@ -23,10 +23,8 @@ NOT_SAID, BY_NOW = "not said", "free by now"
 """Names of the first cause if the message does not tell it."""
 CONTEXT_BYTES, CONTEXT_SHARE = 3 * 2**30, 0.05
 """Above both, or above a third of a device, memory is more than a process's context."""
-CONTEXT_ALONE = 2**29
-"""A process that only opened the device holds less."""
 CONTEXT_OF_RANK = 2 * 2**30
-"""A rank that only joined an NCCL group holds less; there are then several alike."""
+"""A rank that only opened the device, and joined an NCCL group, holds less."""
 ALIKE = 1.2
 SMALLEST_SEGMENT = 20 * 2**20
 """The least bytes that torch's allocator takes from the device, except for tiny requests."""
@@ -55,7 +53,7 @@ def causes(event: Event, context: Context) -> list[Cause]:
     found = [each for rule in _RULES[event.kind] if (each := rule(event, context)) is not None]
     if not found and event.kind is Kind.DEVICE:
         found = [_too_big(event)]
-        who = context.listing.holders(event.devices or context.listing.devices)
+        who = context.listing.holders(event.devices)
         if found[0].name == NOT_SAID and who:
             found = [replace(found[0], sentence=f"{found[0].sentence}. In the log, {who}")]
     return found
@@ -84,13 +82,10 @@ def _other_process(event: Event, context: Context) -> Cause | None:
             " much they hold: mostly ranks of the same run that did not choose their own device"
             " (a rule of thumb)",
         )
-    if not others or not a.total or others <= OTHERS_SHARE * a.total:
-        return None
-    if a.short is not None and others < a.short:
+    if not others or others <= OTHERS_SHARE * total or others < (a.short or 0):
         return None
     sizes = [size for _, size in a.others]
-    alike = len(sizes) > 2 and max(sizes) <= min(CONTEXT_OF_RANK, ALIKE * min(sizes))
-    if len(sizes) > 1 and (alike or max(sizes) < CONTEXT_ALONE):
+    if len(sizes) > 1 and max(sizes) <= min(CONTEXT_OF_RANK, ALIKE * min(sizes)):
         return Cause(
             "contexts of other ranks",
             f"{len(a.others)} other processes hold {gib(others)} here, a context each: mostly"
@@ -100,9 +95,7 @@ def _other_process(event: Event, context: Context) -> Cause | None:
     who += f" and {len(a.others) - 3} more" if len(a.others) > 3 else ""
     said = f"others hold {gib(others)} of the device" + (f": {who}" if who else "")
     lines: tuple[str, ...] = ()
-    if a.short is not None:
-        assert a.asked is not None
-        assert a.free is not None
+    if a.asked is not None and a.free is not None:
         lines = (f"without them {gib(a.free + others)} would be free for {gib(a.asked)}",)
     return Cause("another process", said, lines)
 
@@ -143,7 +136,7 @@ def _vllm(event: Event, context: Context) -> Cause | None:
 def _started(event: Event, context: Context) -> Cause | None:
     """For programs that take a share of the device at their start, as TensorFlow does."""
     share, (free, total) = context.fraction, context.at_start or (0, 0)
-    if event.amounts.total or event.wording.name not in ("tensorflow", "cuda", "device", "xla"):
+    if event.amounts.total:
         return None
     if total - free > max(own_bytes(total), total / 10):
         return Cause("another process", f"only {gib(free)} of {gib(total)} were free as the run"
@@ -206,7 +199,7 @@ def _outside(event: Event, context: Context) -> Cause | None:
     if not a.process or not a.total or a.allocated is None:
         return None
     rest = a.process - a.allocated - (a.unallocated or 0)
-    if rest < LARGE_SHARE * a.total or rest < (a.short or 0):
+    if rest < LARGE_SHARE * a.total:
         return None
     return Cause(
         "outside torch",
@@ -219,9 +212,7 @@ def _freed(event: Event, context: Context) -> Cause | None:
     free = a.free
     if free is None and event.backend == "XPU" and None not in (a.total, a.allocated):
         free = (a.total or 0) - (a.allocated or 0) - (a.unallocated or 0)
-    if a.asked is None or free is None or free <= a.asked:
-        return None
-    if event.wording.name == "xla":
+    if a.asked is None or free is None or free <= a.asked or event.wording.name == "xla":
         return None
     if free < max(FULL_SHARE * (a.total or 0), a.asked + SMALLEST_SEGMENT):
         return None  # the allocator takes whole segments

@@ -579,6 +579,9 @@ def test_the_process_to_stop_is_named(tmp_path: Path) -> None:
                                             " use. Including")  # fmt: skip
     first = told(tmp_path, text)["advice"][0]
     assert first["setting"] == "ps -o pid,user,etime,args -p 4711 && kill 4711"
+    held = "".join(f"Process {n} has {n}.00 GiB memory in use. " for n in (9, 8, 7, 6, 5))
+    text = oom(process="40.00 GiB", allocated="39.00 GiB").replace("Including", f"{held}Including")
+    assert told(tmp_path, text)["cause"]["sentence"].endswith("process 7 (7.00 GiB) and 2 more")
 
 
 def test_the_command_is_one_of_this_program(tmp_path: Path) -> None:

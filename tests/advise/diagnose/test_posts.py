@@ -121,6 +121,10 @@ CAUSES = {
         "The job dies while loading checkpoints due to lack of VRAM.\n": "loading the model",
         "The job dies while loading a checkpoint due to lack of VRAM.\n": "resuming",
     },
+    "others that hold less than is missing and a fraction beside sizes are no cause": {
+        oom(asked="60.00 GiB", process="67.90 GiB", allocated="66.50 GiB"): "too big",
+        f"memory_fraction=1.0\n{oom()}": "too big",
+    },
     "a third of a small device is no context": {
         "RuntimeError: CUDA out of memory. Tried to allocate 40.00 MiB (GPU 0; 5.80 GiB total "
         "capacity; 3.60 GiB already allocated; 16.00 MiB free; 80.00 MiB "
@@ -185,6 +189,10 @@ CAUSES = {
         oom(
             idle="3.50 GiB", asked="20.00 MiB", free="10.00 MiB", allocated="74.00 GiB"
         ): "fragmentation",
+        oom(idle="8.00 GiB", asked="10.00 GiB", free="6.00 GiB", process="73.00 GiB"): (
+            "fragmentation"
+        ),
+        oom(idle="4.00 GiB", asked="10.00 GiB", free="6.00 GiB", process="73.00 GiB"): "too big",
     },
     "a model that is loaded by a line without frames is seen": {
         'models.CausalLM.from_preset("x")\n'
@@ -820,9 +828,10 @@ def test_a_failed_allocation_that_torch_tries_again_is_a_warning(tmp_path: Path)
 
 
 def test_an_array_of_petabytes_has_a_wrong_shape(tmp_path: Path) -> None:
-    error = "MemoryError: Unable to allocate 48.9 PiB for an array with shape (9, 9)\n"
-    assert told(tmp_path, error)["cause"]["name"] == "a corrupt size"
-    assert [each["name"] for each in told(tmp_path, error)["advice"]] == ["smaller tensor"]
+    for size in ("48.9 PiB", "58.2 TiB"):
+        error = f"MemoryError: Unable to allocate {size} for an array with shape (9, 9)\n"
+        assert told(tmp_path, error)["cause"]["name"] == "a corrupt size"
+        assert [each["name"] for each in told(tmp_path, error)["advice"]] == ["smaller tensor"]
 
 
 def test_small_words_do_not_hide_a_batch_and_do_not_make_logits(tmp_path: Path) -> None:
@@ -1282,6 +1291,7 @@ def test_ranks_that_fill_the_first_device_choose_their_own(tmp_path: Path) -> No
     post = "Each rank loads its weights onto `cuda:0`, so CUDA runs out of memory\n"
     body = told(tmp_path, post)
     assert body["cause"]["name"] == "contexts of other ranks"
+    assert told(tmp_path, f"{post.strip()}: {oom()}")["cause"]["name"] == "too big"
     assert "set_device" in body["advice"][0]["setting"]
 
 
