@@ -210,9 +210,9 @@ def _outside(event: Event, context: Context) -> Cause | None:
 def _freed(event: Event, context: Context) -> Cause | None:
     a = event.amounts
     free = a.free
-    if free is None and event.backend == "XPU" and None not in (a.total, a.allocated):
+    if free is None:
         free = (a.total or 0) - (a.allocated or 0) - (a.unallocated or 0)
-    if a.asked is None or free is None or free <= a.asked or event.wording.name == "xla":
+    if a.asked is None or free <= a.asked or event.wording.name == "xla":
         return None
     if free < max(FULL_SHARE * (a.total or 0), a.asked + SMALLEST_SEGMENT):
         return None  # the allocator takes whole segments
@@ -295,7 +295,7 @@ _LOGITS = re.compile(
 
 def _before_training(event: Event, context: Context) -> Cause | None:
     trace = "\n".join(event.trace)
-    if event.step is not None and event.step > 0:
+    if event.step:
         return None
     if event.wording.name == "vllm" and event.amounts.total is None:
         return Cause("no room for the KV cache", "weights and warm-up left nothing for it")
@@ -305,7 +305,6 @@ def _before_training(event: Event, context: Context) -> Cause | None:
             " was set up: buffers and the optimizer's master weights; no batch was seen yet",
         )  # fmt: skip
     cut = context.loading or ("loading" in context.told and not trace)
-    cut = cut and context.last_step is None
     within = _SAVING.search(trace) or _FORWARD.search(trace)
     if cut or (_LOADING.search(trace) and not within):
         return Cause(
@@ -331,9 +330,8 @@ def _first_step(event: Event, context: Context) -> Cause | None:
 
 def _phase(event: Event, context: Context) -> Cause | None:
     trace = "\n".join(event.trace)
-    trains = TRAINING.search(trace) or (event.trace and not event.weak and event.step)
-    told = "evaluation" in context.told and "left" not in context.told and not trains
-    if _EVALUATION.search(trace) or told:
+    told = "evaluation" in context.told and "left" not in context.told
+    if _EVALUATION.search(trace) or (told and not TRAINING.search(trace)):
         where = ", where predictions are gathered" if GATHERING.search(trace) else ""
         return Cause("evaluation", f"memory ran out in evaluation{where}")
     if _SAVING.search(trace) or (not event.trace and "saving" in context.told):

@@ -643,7 +643,7 @@ SHORT = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB"
     (SHORT + ". GPU 0 has a total capacity of 11.17 GiB of which 5.00 MiB is free.\n", "not said"),
     ("torch.OutOfMemoryError: CUDA out of memory.\n", "not said"),
     ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling\n", "not said"),
-    (oom(free="5.15 GiB"), "free by now"),
+    (oom(asked="4.50 GiB", free="5.15 GiB"), "free by now"),
     (oom(free="5.15 GiB", idle="3.00 GiB"), "free by now"),
 ])  # fmt: skip
 def test_an_open_cause_is_not_certain(log: str, cause: str, tmp_path: Path) -> None:

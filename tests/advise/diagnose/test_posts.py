@@ -112,7 +112,10 @@ CAUSES = {
         "capacity of 12.00 GiB. Of the allocated memory 11.50 GiB is allocated by PyTorch, and 0 "
         "bytes is reserved by PyTorch but unallocated.\n": "too big",
     },
-    "steps that fitted are counted in chinese": {
+    "steps that fitted are counted in chinese, and made the optimizers state": {
+        f'step 7 loss 2\n  File "/x/torch/optim/adam.py", line 1, in step\n{oom()}': (
+            "a longer sample"
+        ),
         "显卡24G，跑了两千步之后突然 out of memory\n": "a longer sample",
     },
     "checkpoints are loaded at the start and a checkpoint to go on": {
@@ -121,9 +124,10 @@ CAUSES = {
         "The job dies while loading checkpoints due to lack of VRAM.\n": "loading the model",
         "The job dies while loading a checkpoint due to lack of VRAM.\n": "resuming",
     },
-    "others that hold less than is missing and a fraction beside sizes are no cause": {
+    "few others, a fraction beside sizes, and less than a segment that is free are no cause": {
         oom(asked="60.00 GiB", process="67.90 GiB", allocated="66.50 GiB"): "too big",
         f"memory_fraction=1.0\n{oom()}": "too big",
+        oom(asked="14.00 MiB", free="15.62 MiB"): "too big",
     },
     "a third of a small device is no context": {
         "RuntimeError: CUDA out of memory. Tried to allocate 40.00 MiB (GPU 0; 5.80 GiB total "
@@ -1015,9 +1019,12 @@ def test_frames_and_words_of_phases_in_other_frameworks(tmp_path: Path) -> None:
 
 def test_a_phase_that_is_told_counts_beside_frames_that_name_none(tmp_path: Path) -> None:
     trace = 'Traceback (most recent call last):\n  File "a.py", line 2, in {}\n    x = run(b)\n'
-    title = "# Out of memory in validation step\n\nIt is sharp\n"
-    for name, cause in (("main", "evaluation"), ("training_step", "too big")):
-        log = title + trace.format(name) + oom()
+    for title, name, cause in (
+        ("in validation step", "main", "evaluation"),
+        ("in validation step", "training_step", "too big"),
+        ("while it loads the model", "training_step", "too big"),
+    ):
+        log = f"# Out of memory {title}\n\nIt is sharp\n{trace.format(name)}{oom()}"
         assert told(tmp_path, log)["cause"]["name"] == cause
     shards = f"NPU显存不够\nLoading checkpoint shards:  22%|###  | 8/37\n{trace.format('main')}"
     assert told(tmp_path, shards)["cause"]["name"] == "loading the model"
