@@ -330,11 +330,11 @@ def _first_step(event: Event, context: Context) -> Cause | None:
 
 def _phase(event: Event, context: Context) -> Cause | None:
     trace = "\n".join(event.trace)
-    told = "evaluation" in context.told and "left" not in context.told
-    if _EVALUATION.search(trace) or (told and not TRAINING.search(trace)):
+    told = set() if TRAINING.search(trace) else context.told
+    if _EVALUATION.search(trace) or "evaluation" in told:
         where = ", where predictions are gathered" if GATHERING.search(trace) else ""
         return Cause("evaluation", f"memory ran out in evaluation{where}")
-    if _SAVING.search(trace) or (not event.trace and "saving" in context.told):
+    if _SAVING.search(trace) or "saving" in told:
         return Cause("saving", "memory ran out while a checkpoint was put together for saving")
     if _COPYING.search(trace):
         return Cause(COPYING, "memory ran out as a model was copied: an average, a reference or"
@@ -342,7 +342,7 @@ def _phase(event: Event, context: Context) -> Cause | None:
     if _GENERATION.search(trace) and TRAINING.search(trace):
         return Cause("generation", "memory ran out as the trained model generated: keys and"
                      " values of all samples are held to their ends")  # fmt: skip
-    if not event.trace and "resuming" in context.told:
+    if "resuming" in told:
         return Cause("resuming", "memory ran out as a run was resumed: the checkpoint's optimizer"
                      " state is loaded beside what is there, mostly on one device")  # fmt: skip
     return None
@@ -350,8 +350,8 @@ def _phase(event: Event, context: Context) -> Cause | None:
 
 def _left(event: Event, context: Context) -> Cause | None:
     trained = TRAINING.search("\n".join(event.trace))
-    told = "left" in context.told and (trained or not event.trace)
-    if _phase(event, context) or not (told or (event.validated and (trained or event.step))):
+    left = "left" in context.told or (event.validated and (trained or event.step))
+    if not left or _phase(event, context):
         return None
     return Cause(
         LEFT, "memory ran out in training soon after an evaluation or a generation: what it"
