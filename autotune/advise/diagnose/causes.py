@@ -349,9 +349,7 @@ def _phase(event: Event, context: Context) -> Cause | None:
 
 
 def _left(event: Event, context: Context) -> Cause | None:
-    trained = TRAINING.search("\n".join(event.trace))
-    left = "left" in context.told or (event.validated and (trained or event.step))
-    if not left or _phase(event, context):
+    if _phase(event, context) or not (event.validated or "left" in context.told):
         return None
     return Cause(
         LEFT, "memory ran out in training soon after an evaluation or a generation: what it"
@@ -374,10 +372,10 @@ def _logits(event: Event, context: Context) -> Cause | None:
 
 
 def _longer_sample(event: Event, context: Context) -> Cause | None:
-    if "long" in context.told and not event.trace and event.amounts.asked is None:
+    if "long" in context.told and event.amounts.asked is None:
         return Cause("a longer sample", "the text tells of long samples")
-    later = "later" in context.told and not event.trace
-    if not (later or (event.step or 0) > 1) or _phase(event, context) or _left(event, context):
+    later = "later" in context.told or (event.step or 0) > 1
+    if not later or _phase(event, context) or _left(event, context):
         return None
     return Cause(
         "a longer sample",
@@ -402,7 +400,7 @@ def _too_big(event: Event) -> Cause:
     if a.asked and a.total and a.asked > a.total:
         return Cause("too big", f"it needs {gib(a.asked - a.total)} more than there is")
     held = (a.allocated or 0) + (a.unallocated or 0)
-    if a.asked and a.total and a.free is None and held + a.asked > a.total:
+    if a.asked and a.total and held + a.asked > a.total:
         return Cause("too big", f"torch holds {gib(held)} of the device itself")
     if a.total and a.free is not None and a.free < FULL_SHARE * a.total:
         return Cause("too big", "the device is full; nothing in the message points to anything but"
