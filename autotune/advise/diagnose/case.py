@@ -25,8 +25,6 @@ class Advice:
 
 
 _TRAINS = re.compile(r"\b\w*(?:train(?!ed)|sft|finetun)\w*(?:\.py| )")
-_OWN = {"xla": "jax"}
-"""The framework of a wording with another name."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +46,8 @@ class Case:
             return found
         if job := self._job:
             return job
-        own = _OWN.get(name, name if name in MICRO else "torch")
-        own = "torch" if own == "jax" and self.context.torch else own
-        return self.context.framework or own
+        own = "jax" if name == "xla" and not self.context.torch else name
+        return self.context.framework or (own if own in MICRO else "torch")
 
     @property
     def _job(self) -> str | None:

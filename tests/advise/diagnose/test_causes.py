@@ -579,6 +579,9 @@ def test_the_process_to_stop_is_named(tmp_path: Path) -> None:
                                             " use. Including")  # fmt: skip
     first = told(tmp_path, text)["advice"][0]
     assert first["setting"] == "ps -o pid,user,etime,args -p 4711 && kill 4711"
+    held = "".join(f"Process {n} has {n}.00 GiB memory in use. " for n in (9, 8, 7, 6, 5))
+    text = oom(process="40.00 GiB", allocated="39.00 GiB").replace("Including", f"{held}Including")
+    assert told(tmp_path, text)["cause"]["sentence"].endswith("process 7 (7.00 GiB) and 2 more")
 
 
 def test_the_command_is_one_of_this_program(tmp_path: Path) -> None:
@@ -640,7 +643,7 @@ SHORT = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB"
     (SHORT + ". GPU 0 has a total capacity of 11.17 GiB of which 5.00 MiB is free.\n", "not said"),
     ("torch.OutOfMemoryError: CUDA out of memory.\n", "not said"),
     ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling\n", "not said"),
-    (oom(free="5.15 GiB"), "free by now"),
+    (oom(asked="4.50 GiB", free="5.15 GiB"), "free by now"),
     (oom(free="5.15 GiB", idle="3.00 GiB"), "free by now"),
 ])  # fmt: skip
 def test_an_open_cause_is_not_certain(log: str, cause: str, tmp_path: Path) -> None:

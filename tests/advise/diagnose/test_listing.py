@@ -237,6 +237,8 @@ def test_a_full_host_beside_a_half_empty_device_is_named_with_what_to_do(tmp_pat
     settings = {each["name"]: each["setting"] for each in found["advice"]}
     assert settings["fewer workers"] == "--num_workers 8"
     assert "more on the device" in settings
+    free = told(tmp_path, "        total   used   free\nMem:     31Gi   3.0Gi   28Gi\n")
+    assert free["verdict"].endswith("the listing shows no bottleneck")
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,32 @@ KINDS = {
     "memory of a card is a devices in chinese too": {
         "这样会OOM，但是每张卡只占用13G内存\n": "device",
     },
+    "a library without memory counts more than an error around it": {
+        "RuntimeError: The compiled part has failed.\nRuntimeError: CUDA error: "
+        "CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`\n": "device",
+    },
+    "a class alone says less than a title": {
+        '# cuda out of memory\n\n  File "t.py", line 3, in f\n    y = x * x\n'
+        "RuntimeError\n": "device",
+    },
+    "too few gpus in chinese and surpassed memory": {
+        "单机两卡训练都报出GPU不足。\n": "device",
+        "it eventually surpasses available RAM.\n": "host",
+    },
+    "a contrast ends what is only supposed": {
+        "It is fine if you have much RAM, but in my case memory allocation error "
+        "occurred.\n": "host",
+    },
+    "more words for memory and for other errors": {
+        "the tokenizing keeps blowing up my RAM\n": "host",
+        "I run out of memory on 8*a-100\n": "device",
+        "OOM with much reserved but unallocated memory\n": "device",
+        "x.mm:228:0): error: input types are not compatible\n": "other",
+        "It ends with an error of MPS: RuntimeError: Placeholder is not there\n": "other",
+    },
+    "a compiler without memory words is another error": {
+        "LLVM ERROR: pthread_join failed\n": "other",
+    },
 }
 """What ran out, or what else happened, by what holds of the posts."""
 
@@ -112,7 +138,10 @@ CAUSES = {
         "capacity of 12.00 GiB. Of the allocated memory 11.50 GiB is allocated by PyTorch, and 0 "
         "bytes is reserved by PyTorch but unallocated.\n": "too big",
     },
-    "steps that fitted are counted in chinese": {
+    "steps that fitted are counted in chinese, and made the optimizers state": {
+        f'step 7 loss 2\n  File "/x/torch/optim/adam.py", line 1, in step\n{oom()}': (
+            "a longer sample"
+        ),
         "显卡24G，跑了两千步之后突然 out of memory\n": "a longer sample",
     },
     "checkpoints are loaded at the start and a checkpoint to go on": {
@@ -120,6 +149,11 @@ CAUSES = {
         "card.\n": "loading the model",
         "The job dies while loading checkpoints due to lack of VRAM.\n": "loading the model",
         "The job dies while loading a checkpoint due to lack of VRAM.\n": "resuming",
+    },
+    "few others, a fraction beside sizes, and less than a segment that is free are no cause": {
+        oom(asked="60.00 GiB", process="67.90 GiB", allocated="66.50 GiB"): "too big",
+        f"memory_fraction=1.0\n{oom()}": "too big",
+        oom(asked="14.00 MiB", free="15.62 MiB"): "too big",
     },
     "a third of a small device is no context": {
         "RuntimeError: CUDA out of memory. Tried to allocate 40.00 MiB (GPU 0; 5.80 GiB total "
@@ -185,6 +219,10 @@ CAUSES = {
         oom(
             idle="3.50 GiB", asked="20.00 MiB", free="10.00 MiB", allocated="74.00 GiB"
         ): "fragmentation",
+        oom(idle="8.00 GiB", asked="10.00 GiB", free="6.00 GiB", process="73.00 GiB"): (
+            "fragmentation"
+        ),
+        oom(idle="4.00 GiB", asked="10.00 GiB", free="6.00 GiB", process="73.00 GiB"): "too big",
     },
     "a model that is loaded by a line without frames is seen": {
         'models.CausalLM.from_preset("x")\n'
@@ -199,6 +237,47 @@ CAUSES = {
     },
     "memory that increases is a leak": {"# The memory increases until the OOM\n\nx\n": "a leak"},
     "memory that gets larger in chinese is a leak": {"显存会逐渐增大，最后显存溢出\n": "a leak"},
+    "steps before a validation say nothing of its samples": {
+        "epoch 0 (train): 100% 32/32 [00:41<00:00,  2.39s/it, loss=0.9]\n"
+        "RuntimeError: CUDA error: out of memory\n": "a longer sample",
+        "epoch 0 (train): 100% 32/32 [00:41<00:00,  2.39s/it, loss=0.9]\nepoch 0 "
+        "(valid):   3% 1/32 [00:01<00:46,  1.50s/it, loss=1.7]\nRuntimeError: CUDA "
+        "error: out of memory\n": "not said",
+    },
+    "growth may be told with what it comes with": {
+        "# CUDA out of memory\n\nI see the GPU memory increasing with training steps.\n": "a leak",
+    },
+    "a question behind a report does not make it talk": {
+        "It crashed due to GPU memory that keeps growing. Did you find your mistake, "
+        "too?\n": "a leak",
+    },
+    "the line of code above a message without frames tells the cause": {
+        "`denom = (exp_avg_sq.sqrt() / correction).add_(eps)\n"
+        f"{oom()}": "the first optimizer step",
+        "    return t.to(device, dtype if t.is_floating_point() else "
+        f"None)\n{oom()}": "loading the model",
+        f"Some words (of a person) about t.to(device)\n{oom()}": "too big",
+    },
+    "an increment in each step is a leak": {
+        "# OOM\n\nOutOfMemoryError after five steps, as the memory increment in each "
+        "step\n": "a leak",
+    },
+    "a lack of cache is read in older logs of vllm": {
+        "INFO 02-26 09:54:05 worker.py:267] memory reserved for KV "
+        "Cache is -1.05GiB.\n": "no room for the KV cache",
+    },
+    "outputs in fp32 are logits": {
+        '  File "/x/operations.py", line 9, in _convert_to_fp32\n'
+        f"{oom(asked='9.00 GiB')}": "logits",
+    },
+    "memory that stacks up on one card is of ranks": {
+        "# CUDA OOM with ddp\n\nWhy does the memory load happen on "
+        "one card? I use eight\n": "contexts of other ranks",
+    },
+    "a model that is called for logits is its forward pass": {
+        f'  File "a.py", line 9, in train\n    logits = model(images)\n{oom()}': "too big",
+        f'  File "a.py", line 9, in train\n    loss = f(logits, y)\n{oom()}': "logits",
+    },
 }
 """Why it ran out."""
 
@@ -284,6 +363,40 @@ OOM = {
     "an example of a crash is none": {
         "All kinds of crashes such as `Out Of Memory (OOM)` errors drain my nodes\n": False,
     },
+    "who searches for a message has not met it": {
+        'kubectl logs web-0 | grep -i "out of memory"\n': False,
+    },
+    "who wishes a change tells of what it would mend": {
+        "# Add ring attention\n\nTraining a 7B model with 9000 tokens has an OOM error. \n": False,
+        "# Add ring attention\n\nTraining a 7B model with 9000 tokens has an OOM error. "
+        "It would be great to have it.\n": True,
+        "# Train on small cards\n\n### Feature request\n\nI run out of memory on my GPU.\n": True,
+    },
+    "the work on a failure is no failure": {
+        "# OOM Handling in training\n\nIt would be useful.\n": False,
+        "# Find CUDA OOM batches before training\n\nIt would be useful.\n": False,
+    },
+    "a page says in its title how to fix it": {
+        "Why does my session crash? (and how to fix it)\n\nMostly it is out of RAM by "
+        "then\n": False,
+    },
+    "a sentence that it no longer fails is no failure": {
+        "之前eval_steps没设置，现在不会爆显存了\n": False,
+    },
+    "who guesses at memory has seen no failure": {
+        "RuntimeError below\n\nI'm thinking it is a memory error.\n": False,
+    },
+    "a contrast ends what is only supposed": {
+        "zero2 is not enough to save memory on this card, use zero3\n": False,
+        "the RAM usage is maxed and the notebook crashes\n": True,
+    },
+    "more words for memory and for other errors": {
+        "Auto batching attempts to catch CUDA Out of Memory errors and takes less.\n": False,
+    },
+    "who asks whether it was memory has seen no failure": {
+        "训练出错，请问是内存不足还是？\n": False,
+        "It is hard to tell whether this is a CPU OOM\n": False,
+    },
 }
 """Whether memory ran out in a run of the writer."""
 
@@ -328,6 +441,20 @@ FIRST = {
         "capacity of 15.11 GiB. Of the allocated memory 0 bytes is allocated by PyTorch, and 0 "
         "bytes is reserved by PyTorch but unallocated.\n": "smaller tensor",
     },
+    "offload that fills the host is lessened first": {
+        "z3 with ds_z3_offload_config单卡\nexits with return code = -9\n": "less offload",
+        "zero-3-offload\nexits with return code = -9\n": "less offload",
+        "ZeRO 3 with offload\nexits with return code = -9\n": "less offload",
+    },
+    "saving that fills the host is told": {
+        "# It runs out while saving a checkpoint\n\nOOM when saving\nOOM error "
+        "during checkpoint saving\nslurmstepd: error: Detected 1 oom_kill "
+        "event\n": "save shards",
+    },
+    "logits are seen where the memory is not named": {
+        '# OOM after a step\n\nText\n\n  File "/m/module.py", line 448, in '
+        "forward\n    outputs = float16_to_fp32(outputs)\n": "fused loss",
+    },
 }
 """The advice that comes first."""
 
@@ -363,12 +490,6 @@ def test_a_rank_is_read_behind_words(tmp_path: Path) -> None:
     assert told(tmp_path, f"- **7B, full**: [rank3]: {oom(device='3')}")["event"]["ranks"] == [3]
 
 
-def test_a_library_without_memory_counts_more_than_an_error_around_it(tmp_path: Path) -> None:
-    library = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
-    log = f"RuntimeError: The compiled part has failed.\nRuntimeError: {library}\n"
-    assert told(tmp_path, log)["event"]["kind"] == "device"
-
-
 def test_a_warning_of_nccl_is_sure_and_its_file_is_no_word(tmp_path: Path) -> None:
     ran_out = "n7:811:930 [1] enqueue.cc:77 NCCL WARN Cuda failure 'out of memory'\n"
     body = told(tmp_path, ran_out)
@@ -376,10 +497,6 @@ def test_a_warning_of_nccl_is_sure_and_its_file_is_no_word(tmp_path: Path) -> No
     assert body["event"]["devices"] == [1]
     other = "n7:811:930 [1] include/alloc.h:99 NCCL WARN Cuda failure 1 'invalid argument'\n"
     assert not told(tmp_path, other)["oom"]
-
-
-def test_who_searches_for_a_message_has_not_met_it(tmp_path: Path) -> None:
-    assert not told(tmp_path, 'kubectl logs web-0 | grep -i "out of memory"\n')["oom"]
 
 
 def test_a_device_keeps_its_capitals_where_it_is_not_sure(tmp_path: Path) -> None:
@@ -421,20 +538,6 @@ def test_a_misspelt_word_for_device_memory_and_its_batch_that_fits(tmp_path: Pat
     body = told(tmp_path, "第一步就gpu现存不足，batch改大会爆显存，所以无法增加\n")
     assert body["event"]["kind"] == "device"
     assert body["cause"]["name"] == "not said"
-
-
-def test_a_class_alone_says_less_than_a_title(tmp_path: Path) -> None:
-    post = '# cuda out of memory\n\n  File "t.py", line 3, in f\n    y = x * x\nRuntimeError\n'
-    assert told(tmp_path, post)["event"]["kind"] == "device"
-
-
-def test_who_wishes_a_change_tells_of_what_it_would_mend(tmp_path: Path) -> None:
-    met = "Training a 7B model with 9000 tokens has an OOM error. "
-    assert not told(tmp_path, f"# Add ring attention\n\n{met}\n")["oom"]
-    wish = f"# Add ring attention\n\n{met}It would be great to have it.\n"
-    assert told(tmp_path, wish)["oom"]
-    mine = "# Train on small cards\n\n### Feature request\n\nI run out of memory on my GPU.\n"
-    assert told(tmp_path, mine)["oom"]
 
 
 def test_memory_that_goes_up_is_a_leak_and_a_failed_backward_no_evaluation(tmp_path: Path) -> None:
@@ -489,14 +592,6 @@ def test_a_line_that_a_terminal_broke_is_joined_within_its_rank(tmp_path: Path) 
         == whole
         == "device"
     )
-
-
-def test_steps_before_a_validation_say_nothing_of_its_samples(tmp_path: Path) -> None:
-    train = "epoch 0 (train): 100% 32/32 [00:41<00:00,  2.39s/it, loss=0.9]\n"
-    valid = "epoch 0 (valid):   3% 1/32 [00:01<00:46,  1.50s/it, loss=1.7]\n"
-    error = "RuntimeError: CUDA error: out of memory\n"
-    assert told(tmp_path, train + error)["cause"]["name"] == "a longer sample"
-    assert told(tmp_path, train + valid + error)["cause"]["name"] == "not said"
 
 
 def test_a_title_counts_with_its_mark_and_the_cut_traceback_below_it(tmp_path: Path) -> None:
@@ -562,11 +657,6 @@ def test_a_thread_of_people_is_no_page_though_nobody_says_i(tmp_path: Path) -> N
 def test_a_corrupt_size_is_looked_for(tmp_path: Path) -> None:
     error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.\n"
     assert [each["name"] for each in told(tmp_path, error)["advice"]] == ["corrupt size"]
-
-
-def test_the_work_on_a_failure_is_no_failure(tmp_path: Path) -> None:
-    for title in ("OOM Handling in training", "Find CUDA OOM batches before training"):
-        assert not told(tmp_path, f"# {title}\n\nIt would be useful.\n")["oom"]
 
 
 def test_a_title_of_nothing_else_is_a_persons(tmp_path: Path) -> None:
@@ -644,11 +734,6 @@ def test_a_page_in_chinese_is_no_report(tmp_path: Path) -> None:
     assert not told(tmp_path, "如果显存仍然不足，可以进一步减小批量大小\n")["oom"]
 
 
-def test_a_page_says_in_its_title_how_to_fix_it(tmp_path: Path) -> None:
-    page = "Why does my session crash? (and how to fix it)\n\nMostly it is out of RAM by then\n"
-    assert not told(tmp_path, page)["oom"]
-
-
 def test_windows_pages_to_a_file(tmp_path: Path) -> None:
     error = "OSError: [WinError 1455] The paging file is too small for this operation\n"
     assert "larger paging file" in [each["name"] for each in told(tmp_path, error)["advice"]]
@@ -659,20 +744,10 @@ def test_the_backend_of_libraries_names_its_tool(tmp_path: Path) -> None:
     assert "rocm-smi" in told(tmp_path, log)["advice"][0]["setting"]
 
 
-def test_growth_may_be_told_with_what_it_comes_with(tmp_path: Path) -> None:
-    post = "# CUDA out of memory\n\nI see the GPU memory increasing with training steps.\n"
-    assert told(tmp_path, post)["cause"]["name"] == "a leak"
-
-
 def test_words_of_a_ranked_program_are_no_page(tmp_path: Path) -> None:
     advice = "(Actor pid=7) Refer to the pages on the issue and give it more memory on this node"
     post = "a/b\n# OutOfMemoryError: Task was killed due to the node running low on memory.\n\n"
     assert told(tmp_path, post + f"{advice}\n" * 9)["event"]["kind"] == "host"
-
-
-def test_too_few_gpus_in_chinese_and_surpassed_memory(tmp_path: Path) -> None:
-    assert told(tmp_path, "单机两卡训练都报出GPU不足。\n")["event"]["kind"] == "device"
-    assert told(tmp_path, "it eventually surpasses available RAM.\n")["event"]["kind"] == "host"
 
 
 def test_the_tool_that_lists_holders_is_that_of_the_device(tmp_path: Path) -> None:
@@ -741,10 +816,6 @@ def test_evaluation_in_the_sentence_of_a_failure_is_the_phase(tmp_path: Path) ->
         assert first(tmp_path, f"# {text}\n\nTraining is fine.\n")[0] == "evaluate less at a time"
 
 
-def test_a_sentence_that_it_no_longer_fails_is_no_failure(tmp_path: Path) -> None:
-    assert not told(tmp_path, "之前eval_steps没设置，现在不会爆显存了\n")["oom"]
-
-
 def test_whose_memory_it_was_is_read_from_a_card_or_nccl(tmp_path: Path) -> None:
     body = told(tmp_path, "# FSDP of a 7B: OOM on 4*RTX3090\n\nsome text\n")
     assert body["event"]["kind"] == "device"
@@ -762,11 +833,6 @@ def test_a_kill_while_shards_are_loaded_is_for_the_model(tmp_path: Path) -> None
     assert first(tmp_path, f"deepspeed train.py\n{done}")[0] == "fewer workers"
 
 
-def test_a_question_behind_a_report_does_not_make_it_talk(tmp_path: Path) -> None:
-    text = "It crashed due to GPU memory that keeps growing. Did you find your mistake, too?\n"
-    assert told(tmp_path, text)["cause"]["name"] == "a leak"
-
-
 def test_windows_is_seen_anywhere_in_a_log(tmp_path: Path) -> None:
     error = "DefaultCPUAllocator: not enough memory: you tried to allocate 26214401 bytes."
     path = r"RuntimeError: [enforce fail at ..\c10\core\alloc_cpu.cpp:72] data. "
@@ -778,15 +844,6 @@ def test_the_only_backend_that_a_log_names_is_that_of_the_failure(tmp_path: Path
     error = "ray.exceptions.RayTaskError(OutOfMemoryError): ray::Trainer.run() (pid=98)\n"
     assert "npu-smi" in first(tmp_path, f"Using an Ascend card\n{error}")[1]
     assert "nvidia-smi" in first(tmp_path, f"Ascend or NVIDIA\n{error}")[1]
-
-
-def test_the_line_of_code_above_a_message_without_frames_tells_the_cause(tmp_path: Path) -> None:
-    for line, cause in (
-        ("`denom = (exp_avg_sq.sqrt() / correction).add_(eps)", "the first optimizer step"),
-        ("    return t.to(device, dtype if t.is_floating_point() else None)", "loading the model"),
-        ("Some words (of a person) about t.to(device)", "too big"),
-    ):
-        assert told(tmp_path, f"{line}\n{oom()}")["cause"]["name"] == cause
 
 
 def test_a_batch_and_devices_are_read_however_they_are_written(tmp_path: Path) -> None:
@@ -820,9 +877,10 @@ def test_a_failed_allocation_that_torch_tries_again_is_a_warning(tmp_path: Path)
 
 
 def test_an_array_of_petabytes_has_a_wrong_shape(tmp_path: Path) -> None:
-    error = "MemoryError: Unable to allocate 48.9 PiB for an array with shape (9, 9)\n"
-    assert told(tmp_path, error)["cause"]["name"] == "a corrupt size"
-    assert [each["name"] for each in told(tmp_path, error)["advice"]] == ["smaller tensor"]
+    for size in ("48.9 PiB", "58.2 TiB"):
+        error = f"MemoryError: Unable to allocate {size} for an array with shape (9, 9)\n"
+        assert told(tmp_path, error)["cause"]["name"] == "a corrupt size"
+        assert [each["name"] for each in told(tmp_path, error)["advice"]] == ["smaller tensor"]
 
 
 def test_small_words_do_not_hide_a_batch_and_do_not_make_logits(tmp_path: Path) -> None:
@@ -871,18 +929,6 @@ def test_parameters_that_are_restored_are_a_run_that_is_resumed(tmp_path: Path) 
     assert not told(tmp_path, "# Remove OOM recovery\n\nAs told.\n")["oom"]
 
 
-def test_offload_that_fills_the_host_is_lessened_first(tmp_path: Path) -> None:
-    for text in ("z3 with ds_z3_offload_config单卡", "zero-3-offload", "ZeRO 3 with offload"):
-        post = f"{text}\nexits with return code = -9\n"
-        assert first(tmp_path, post)[0] == "less offload", text
-
-
-def test_saving_that_fills_the_host_is_told(tmp_path: Path) -> None:
-    log = "OOM error during checkpoint saving\nslurmstepd: error: Detected 1 oom_kill event\n"
-    post = f"# It runs out while saving a checkpoint\n\nOOM when saving\n{log}"
-    assert first(tmp_path, post)[0] == "save shards"
-
-
 def test_what_a_device_had_free_as_a_run_started_tells_who_holds_it(tmp_path: Path) -> None:
     start = "name: Card\ntotalMemory: 10.00GiB freeMemory: {}\nfraction: {}\n"
     error = "E driver.cc:9] failed to allocate 200.00M from device: CUDA_ERROR_OUT_OF_MEMORY\n"
@@ -913,11 +959,6 @@ def test_settings_are_read_from_prose(tmp_path: Path) -> None:
     assert told(tmp_path, chinese)["context"]["settings"] == {"zero_stage": 2}
 
 
-def test_an_increment_in_each_step_is_a_leak(tmp_path: Path) -> None:
-    post = "# OOM\n\nOutOfMemoryError after five steps, as the memory increment in each step\n"
-    assert told(tmp_path, post)["cause"]["name"] == "a leak"
-
-
 def test_what_a_run_did_as_it_ran_out_is_told_in_many_words(tmp_path: Path) -> None:
     for text, cause in (
         ("I run out of memory when trying to save a trained model", "saving"),
@@ -935,18 +976,9 @@ def test_what_a_run_did_as_it_ran_out_is_told_in_many_words(tmp_path: Path) -> N
         assert cause in [each["name"] for each in [body["cause"], *body["also"]]], text
 
 
-def test_who_guesses_at_memory_has_seen_no_failure(tmp_path: Path) -> None:
-    assert not told(tmp_path, "RuntimeError below\n\nI'm thinking it is a memory error.\n")["oom"]
-
-
 def test_a_batch_of_one_in_prose_is_not_halved(tmp_path: Path) -> None:
     log = f"`local_batch_size` is already 1, so that is no lever\n{oom()}"
     assert "smaller micro-batch" not in [each["name"] for each in told(tmp_path, log)["advice"]]
-
-
-def test_logits_are_seen_where_the_memory_is_not_named(tmp_path: Path) -> None:
-    trace = '  File "/m/module.py", line 448, in forward\n    outputs = float16_to_fp32(outputs)\n'
-    assert first(tmp_path, f"# OOM after a step\n\nText\n\n{trace}")[0] == "fused loss"
 
 
 def test_an_essay_about_an_error_is_no_run_in_any_language(tmp_path: Path) -> None:
@@ -970,15 +1002,6 @@ def test_what_others_did_to_make_it_work_was_not_set(tmp_path: Path) -> None:
     assert told(tmp_path, log)["context"]["settings"] == {}
     log = f"{oom()}\nLowering batch size to 1 didn't help.\n"
     assert told(tmp_path, log)["context"]["settings"] == {"micro_batch": 1}
-
-
-def test_a_contrast_ends_what_is_only_supposed(tmp_path: Path) -> None:
-    post = "It is fine if you have much RAM, but in my case memory allocation error occurred.\n"
-    assert told(tmp_path, post)["event"]["kind"] == "host"
-    assert not told(tmp_path, "zero2 is not enough to save memory on this card, use zero3\n")[
-        "oom"
-    ]
-    assert told(tmp_path, "the RAM usage is maxed and the notebook crashes\n")["oom"]
 
 
 def test_torch_on_a_tpu_gets_no_advice_for_jax(tmp_path: Path) -> None:
@@ -1006,9 +1029,12 @@ def test_frames_and_words_of_phases_in_other_frameworks(tmp_path: Path) -> None:
 
 def test_a_phase_that_is_told_counts_beside_frames_that_name_none(tmp_path: Path) -> None:
     trace = 'Traceback (most recent call last):\n  File "a.py", line 2, in {}\n    x = run(b)\n'
-    title = "# Out of memory in validation step\n\nIt is sharp\n"
-    for name, cause in (("main", "evaluation"), ("training_step", "too big")):
-        log = title + trace.format(name) + oom()
+    for title, name, cause in (
+        ("in validation step", "main", "evaluation"),
+        ("in validation step", "training_step", "too big"),
+        ("while it loads the model", "training_step", "too big"),
+    ):
+        log = f"# Out of memory {title}\n\nIt is sharp\n{trace.format(name)}{oom()}"
         assert told(tmp_path, log)["cause"]["name"] == cause
     shards = f"NPU显存不够\nLoading checkpoint shards:  22%|###  | 8/37\n{trace.format('main')}"
     assert told(tmp_path, shards)["cause"]["name"] == "loading the model"
@@ -1191,24 +1217,6 @@ def test_a_title_has_the_step_of_the_cut_log_below_it(tmp_path: Path) -> None:
     assert body["cause"]["name"] == "a longer sample"
 
 
-def test_more_words_for_memory_and_for_other_errors(tmp_path: Path) -> None:
-    for text, kind in (
-        ("the tokenizing keeps blowing up my RAM", "host"),
-        ("I run out of memory on 8*a-100", "device"),
-        ("OOM with much reserved but unallocated memory", "device"),
-        ("x.mm:228:0): error: input types are not compatible", "other"),
-        ("It ends with an error of MPS: RuntimeError: Placeholder is not there", "other"),
-    ):
-        assert told(tmp_path, f"{text}\n")["event"]["kind"] == kind, text
-    warning = "Auto batching attempts to catch CUDA Out of Memory errors and takes less.\n"
-    assert not told(tmp_path, warning)["oom"]
-
-
-def test_who_asks_whether_it_was_memory_has_seen_no_failure(tmp_path: Path) -> None:
-    for text in ("训练出错，请问是内存不足还是？", "It is hard to tell whether this is a CPU OOM"):
-        assert not told(tmp_path, f"{text}\n")["oom"], text
-
-
 def test_a_mapping_that_failed_has_its_sizes(tmp_path: Path) -> None:
     log = (
         "expandable_segments: memory mapping failed with OOM on device 0 while trying to map"
@@ -1225,10 +1233,6 @@ def test_paddle_on_a_cpu_lacks_host_memory(tmp_path: Path) -> None:
     body = told(tmp_path, log)
     assert body["event"]["asked_bytes"] == 4131529007104
     assert body["cause"]["name"] == "one large tensor"
-
-
-def test_a_compiler_without_memory_words_is_another_error(tmp_path: Path) -> None:
-    assert told(tmp_path, "LLVM ERROR: pthread_join failed\n")["event"]["kind"] == "other"
 
 
 def test_a_leak_that_a_person_tells_of_is_the_cause_in_host_memory_too(tmp_path: Path) -> None:
@@ -1282,6 +1286,7 @@ def test_ranks_that_fill_the_first_device_choose_their_own(tmp_path: Path) -> No
     post = "Each rank loads its weights onto `cuda:0`, so CUDA runs out of memory\n"
     body = told(tmp_path, post)
     assert body["cause"]["name"] == "contexts of other ranks"
+    assert told(tmp_path, f"{post.strip()}: {oom()}")["cause"]["name"] == "too big"
     assert "set_device" in body["advice"][0]["setting"]
 
 
@@ -1289,11 +1294,6 @@ def test_a_size_that_wrapped_around_is_corrupt(tmp_path: Path) -> None:
     for size in ("17592186044399.00 MB", "18446744073709551000 bytes"):
         log = f"cpu_buffer: insufficient memory (attempted to allocate {size})\n"
         assert told(tmp_path, log)["cause"]["name"] == "a corrupt size"
-
-
-def test_a_lack_of_cache_is_read_in_older_logs_of_vllm(tmp_path: Path) -> None:
-    log = "INFO 02-26 09:54:05 worker.py:267] memory reserved for KV Cache is -1.05GiB.\n"
-    assert told(tmp_path, log)["cause"]["name"] == "no room for the KV cache"
 
 
 def test_work_that_is_no_training_is_told_in_more_words(tmp_path: Path) -> None:
@@ -1310,11 +1310,6 @@ def test_work_that_is_no_training_is_told_in_more_words(tmp_path: Path) -> None:
         assert framework not in names, text
 
 
-def test_outputs_in_fp32_are_logits(tmp_path: Path) -> None:
-    log = f'  File "/x/operations.py", line 9, in _convert_to_fp32\n{oom(asked="9.00 GiB")}'
-    assert told(tmp_path, log)["cause"]["name"] == "logits"
-
-
 def test_many_steps_that_fitted_point_to_a_sample(tmp_path: Path) -> None:
     for text in ("after 4100 steps", "after the first few thousand iterations", "训练了几百步后"):
         body = told(tmp_path, f"{text} it stops: CUDA out of memory\n")
@@ -1322,18 +1317,7 @@ def test_many_steps_that_fitted_point_to_a_sample(tmp_path: Path) -> None:
     assert told(tmp_path, "after step 2 CUDA OOM\n")["cause"]["name"] == "not said"
 
 
-def test_memory_that_stacks_up_on_one_card_is_of_ranks(tmp_path: Path) -> None:
-    post = "# CUDA OOM with ddp\n\nWhy does the memory load happen on one card? I use eight\n"
-    assert told(tmp_path, post)["cause"]["name"] == "contexts of other ranks"
-
-
 def test_little_use_of_memory_is_no_lack_of_it(tmp_path: Path) -> None:
     for text in ("insufficient utilization of GPU memory", "low, insufficient GPU memory usage"):
         assert told(tmp_path, f"I see {text}\n")["event"] is None, text
     assert told(tmp_path, "I see insufficient GPU memory\n")["oom"]
-
-
-def test_a_model_that_is_called_for_logits_is_its_forward_pass(tmp_path: Path) -> None:
-    for line, name in (("logits = model(images)", "too big"), ("loss = f(logits, y)", "logits")):
-        log = f'  File "a.py", line 9, in train\n    {line}\n{oom()}'
-        assert told(tmp_path, log)["cause"]["name"] == name, line
