@@ -18,6 +18,7 @@ from autotune.commands.exits import ExitCode, complain
 from autotune.commands.tune import own_flag, take_options
 from autotune.device.cards import parse_gpus
 from autotune.errors import UsageError, refused
+from autotune.measure.testbed.counted import FLOPS
 from autotune.measure.testbed.lengths import at_longest
 from autotune.result.files import create_folder
 from autotune.space.models.hf import FUSED, replaced_kernels
@@ -283,7 +284,8 @@ def _waiting(what: str) -> AbstractContextManager[object]:
 
 def _remarks(asked: PlanRequest, found: Answer) -> Iterator[str]:
     """Assumptions of the plan, and facts that it did not check."""
-    recipe = found.plans[-1].space.workload.recipe
+    space = found.plans[-1].space
+    recipe = space.workload.recipe
     if (kernels := recipe.get("kernels")) == FUSED:
         yield (
             f"assumes {FUSED}'s kernels; without them it needs more memory: see --kernels"
@@ -300,6 +302,7 @@ def _remarks(asked: PlanRequest, found: Answer) -> Iterator[str]:
         yield (
             f"the memory of activations is a rough guess, as the model was not traced: {untraced}"
         )
+    yield from (f"FLOPs are {of.value}, {of.why}" for of in space.fixed if of.name == FLOPS)
     moved = [row for row in found.to_set if row.candidate.offload != "none"]
     if moved and asked.host_bytes is None:
         most = max(moved, key=lambda row: row.host_bytes)

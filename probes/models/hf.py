@@ -112,7 +112,9 @@ class HfModels(FamilyModels):
                     trust_remote_code=trusted,
                     **chosen,
                 )
-            except (ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+            except (
+                ValueError, KeyError, TypeError, AttributeError, ImportError, AssertionError
+            ) as error:  # fmt: skip
                 axes = ("attention",) if chosen else ()
                 if type(config) not in made._model_mapping and "auto_map" not in vars(config):
                     raise UnsupportedError(

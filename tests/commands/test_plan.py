@@ -240,7 +240,7 @@ def test_a_model_with_optional_kernels_says_that_a_plan_is_made_without_them(
     def count(asked: Count, *_: object) -> Counted:
         flops = [[1e9] * len(asked.seq_lens) for _ in asked.models]
         counts = [one] * len(asked.models)
-        return Counted(parameters=counts, flops_per_sample=flops, uncounted="")
+        return Counted(parameters=counts, flops_per_sample=flops, uncounted="ValueError: of ids")
 
     monkeypatch.setattr(counting, "count", count)
     config = {"model_type": kind, "num_hidden_layers": 2, "hidden_size": 64,
@@ -249,3 +249,4 @@ def test_a_model_with_optional_kernels_says_that_a_plan_is_made_without_them(
     err = run("plan", "--model", f"hf:{tmp_path}", "--gpus", "80GiB").err
     line = "the kernels of causal_conv1d and mamba_ssm may need less memory"
     assert (line in err) is said
+    assert "FLOPs are 6 a parameter and token, not counted: ValueError: of ids\n" in err

@@ -176,10 +176,16 @@ def test_the_units_of_a_family_are_its_blocks_and_share_nothing(name: str) -> No
     assert len(held) == len(set(held))
 
 
-def test_what_transformers_does_not_know_is_unsupported_in_its_words() -> None:
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"model_type": "no_such_model"}, "no_such_model"), ({"pad_token_id": 10**6}, "Padding_idx")],
+)
+def test_what_transformers_does_not_know_is_unsupported_in_its_words(
+    changes: dict[str, Any], said: str
+) -> None:
     of = uncounted("llama-3-8b-tiny")
-    of.recipe["config"] = {"model_type": "no_such_model"}
-    with pytest.raises(UnsupportedError, match=r"transformers: .*no_such_model"):
+    of.recipe["config"] = of.recipe["config"] | changes
+    with pytest.raises(UnsupportedError, match=f"transformers: .*{said}"):
         family("hf").make(of.spec(2))
 
 

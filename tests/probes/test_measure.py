@@ -317,12 +317,22 @@ def test_what_others_memory_did_goes_with_the_conditions() -> None:
     assert run(probe())[1].conditions.foreign_bytes == 7
 
 
-def test_the_first_step_of_a_group_names_the_kernels_of_attention() -> None:
-    history = History()
-    with Attention() as seen:
+def test_the_first_step_of_a_group_names_the_kernels_of_attention(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    history, passed, dispatch = History(), [], Attention.__torch_dispatch__
+
+    def passes(mode: Any, func: Any, *rest: Any) -> Any:
+        passed.append(str(func))
+        return dispatch(mode, func, *rest)
+
+    monkeypatch.setattr(Attention, "__torch_dispatch__", passes)
+    seen = Attention()
+    with seen.looks():
         x = torch.zeros(1, 2, 8, 16, requires_grad=True)
         torch.nn.functional.scaled_dot_product_attention(x, x, x).sum().backward()  # type: ignore[no-untyped-call]
     assert seen.names == "flash_attention"
+    assert "aten.sum.default" not in passed  # other operations run as ever
     assert run(probe(), history=history)[1].attention == "none"  # of an engine without a model
     assert history.attention == "none"
 

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -38,6 +39,8 @@ RULE = Rule(
     timed_steps=2, half_width=math.inf, timed_limit_s=0.0,
 )  # fmt: skip
 """The rule of a probe: the second step shows the peak, and modelled times are all the same."""
+_OF_MODELS = replace(RULE, timed_steps=1)
+"""The same for models, whose batches are all alike."""
 
 
 class Scale:
@@ -67,7 +70,7 @@ class Scale:
         accum = found.space.workload.micro_steps(candidate)
         job = Job(
             candidate=candidate, grad_accum=accum, micro_steps=min(accum, RANKING_MICRO_STEPS),
-            rule=RULE, needed_step_s=None, fresh=False,
+            rule=_OF_MODELS, needed_step_s=None, fresh=False,
         )  # fmt: skip
         result = runner.run(job, time.monotonic() + limit_s)
         return Judge(found.space, "tokens_per_s").outcome(job, result)

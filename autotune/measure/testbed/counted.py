@@ -17,6 +17,8 @@ from autotune.wire.ranks import ROUTINGS
 
 CountModels = Callable[[Count], Counted]
 """Counts models; raises the errors of `runner.counting.count`."""
+FLOPS = "FLOPs"
+"""Names the fact that they were not counted."""
 
 
 def counted(
@@ -58,7 +60,7 @@ def remarks(options: Options, found: Counted) -> tuple[list[Fixed], dict[str, st
     UsageError if the options ask for other values."""
     said, whys = list[Fixed](), dict[str, str]()
     if found.uncounted:
-        said.append(Fixed("FLOPs", "6 a parameter and token", f"not counted: {found.uncounted}"))
+        said.append(Fixed(FLOPS, "6 a parameter and token", f"not counted: {found.uncounted}"))
     for name in ("depth", "checkpointing", "attention"):
         if name not in found.unread:
             continue

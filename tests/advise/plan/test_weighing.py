@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from autotune.advise.plan import weighing
 from autotune.advise.plan.answers import Answer, answer, table
 from autotune.advise.plan.expected import Helpers, Plan, PlanRequest, Weighed
 from autotune.advise.plan.show import print_answer
 from autotune.advise.plan.weighing import weighed
 from autotune.device.cards import parse_gpus
-from autotune.measure.runner import StopRequestedError
+from autotune.measure.runner import Job, StopRequestedError
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from autotune.space.outcome import Outcome, Verdict, judge
@@ -155,3 +156,17 @@ def test_a_user_who_stops_it_gets_what_is_known() -> None:
     found = ended(scale, asked())
     assert sum(row.weighed for row in found.plans[0].expected) == 1
     assert scale.said == ["stopped: some rows were not weighed"]
+
+
+def test_a_weighing_takes_three_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of state-space models without kernels, each takes minutes."""
+
+    class Runs:
+        def run(self, job: Job, deadline: float) -> Any:
+            assert (job.rule.warmup_steps, job.rule.timed_steps) == (2, 1)
+            raise StopRequestedError
+
+    monkeypatch.setattr(weighing.Scale, "_runner_of", lambda scale, found: Runs())
+    [found] = answer(asked(), (1,), None, HELPERS).plans
+    with pytest.raises(StopRequestedError):
+        object.__new__(weighing.Scale).weigh(found, found.expected[0].candidate)
