@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autotune.wire.emulated import emulating
@@ -228,25 +228,13 @@ class Live:
 
 class Attention(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees which kernels compute scaled dot product attention: torch chooses them by shape,
-    dtype and device. It sees no other operation: each would take twice its time."""
+    dtype and device."""
 
     _NAME = re.compile(r"_scaled_dot_product_(\w+?)(_for_cpu|_overrideable)?$")
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._seen: set[str] = set()
-
-    @contextmanager
-    def looks(self) -> Iterator[None]:
-        """A context in which it sees the forward pass of attention."""
-        fused = functional.scaled_dot_product_attention
-
-        def seen(*args: Any, **how: Any) -> Tensor:
-            with self:
-                return fused(*args, **how)
-
-        with patch.object(functional, "scaled_dot_product_attention", seen):
-            yield
 
     @property
     def names(self) -> str:
@@ -260,13 +248,30 @@ class Attention(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
+class Looks(TorchFunctionMode):  # type: ignore[no-untyped-call]
+    """Shows calls of attention to `attention`, and no other operation: each would take twice its
+    time, and what it holds would move the peak."""
+
+    def __init__(self, attention: Attention) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._attention = attention
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """What `func` returns."""
+        attends = func is functional.scaled_dot_product_attention
+        with self._attention if attends else nullcontext():
+            return func(*args, **(kwargs or {}))
+
+
 def _step(stepper: _Stepper, history: History, *, looks: bool) -> list[float]:
     """One step. A group's first step is not timed, and shows its kernels. Compiled code hides its
     kernels, and an eager step instead would have another peak."""
     if history.attention or not looks:
         return stepper.step()
     attention = Attention()
-    with attention.looks():
+    with Looks(attention):
         step_s = stepper.step()
     history.attention = attention.names
     return step_s

@@ -21,7 +21,7 @@ from autotune.wire.stopping import Phase
 from probes import conditions, routing, worker
 from probes.compiling import Compiler
 from probes.conditions import Watch
-from probes.measure import ROUTED_STEPS, Attention, History, Live
+from probes.measure import ROUTED_STEPS, Attention, History, Live, Looks
 from probes.models import Batch, chunked
 from probes.world import World
 from tests.support import defaults
@@ -328,7 +328,7 @@ def test_the_first_step_of_a_group_names_the_kernels_of_attention(
 
     monkeypatch.setattr(Attention, "__torch_dispatch__", passes)
     seen = Attention()
-    with seen.looks():
+    with Looks(seen):
         x = torch.zeros(1, 2, 8, 16, requires_grad=True)
         torch.nn.functional.scaled_dot_product_attention(x, x, x).sum().backward()  # type: ignore[no-untyped-call]
     assert seen.names == "flash_attention"
