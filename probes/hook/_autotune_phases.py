@@ -138,7 +138,8 @@ class Phases:
         self._gap: set[tuple[str, bool | None]] = set()  # kinds of phases since the last step
         self._uncounted: dict[str, float] = {}  # seconds of this gap's phases, which may go on
         self._most_asked = 0.0  # values of an evaluation's largest input in this gap
-        self._sample = 0.0  # values of a training sample; 0 while they are not known
+        self._passes = 0  # forward passes of that, up to two; one in eval mode is as two
+        self._sample = self._batch = 0.0  # values in training; 0 while they are not known
         self._gaps = 0
         self._last_in: defaultdict[tuple[str, bool | None], deque[int]] = defaultdict(
             lambda: deque(maxlen=REGULAR)
@@ -174,7 +175,7 @@ class Phases:
             if len(numbers) == REGULAR and numbers[-1] - numbers[0] <= 2 * (REGULAR - 1):
                 self._regular.add(kind)
                 self._join(kind)
-        self._gap, self._most_asked, self._pickled = set(), 0.0, 0
+        self._gap, self._most_asked, self._passes, self._pickled = set(), 0.0, 0, 0
         if not self._stepped:
             self._asked.clear()  # a teacher may have been frozen since
         self.between = self._stepped = True
@@ -406,12 +407,15 @@ class Phases:
             self._disarm()
         if with_gradients and module.training:
             self._sure = self._sure or self.now in ASKED
-            self._sample = sample
+            self._batch, self._sample = values, sample
             if self.now:
                 self._to("")
             return
         may_roll = module.training and self.cycle != 1  # and rollouts begin with prompts
         self._most_asked = max(self._most_asked, math.inf if may_roll else values)
+        self._passes += 1 + (not module.training)
+        if self._passes == 1:
+            self._skip(module)
         if self.now not in ASKED:
             self._asks(in_eval=not module.training, sure=not with_gradients)
 
@@ -437,7 +441,7 @@ class Phases:
         kind.__call__ = noting
 
     def _skip(self, module: Any) -> None:
-        """Continue the look after this call of a frozen model."""
+        """Continue the look after this call of a model."""
         self._frozen += 1
         if self._frozen > FROZEN:
             return
@@ -488,8 +492,10 @@ class Phases:
                 self._uncounted.clear()
 
     def _is_whole(self) -> bool:
-        """Whether this gap's evaluation was more than samples for a log, as far as it is known."""
-        return not self._most_asked or SAMPLE * self._most_asked >= self._sample
+        """Whether this gap's evaluation was more than samples for a log, or than one pass of a
+        training batch in training mode, as a teacher's; as far as it is known."""
+        once = self._passes == 1 and self._most_asked <= self._batch
+        return not (once or 0 < SAMPLE * self._most_asked < self._sample)
 
     def _loaded_much(self) -> bool:
         return self._loaded >= max(1, self._least_values())

@@ -202,6 +202,15 @@ net = Net()"""
         assert told.seen[-1].phases["evaluate"].count == count
 
 
+@pytest.mark.parametrize(("ask", "count"), [("loss()", 0), ("loss(), loss()", 2), ("loss(8)", 2)])
+def test_one_pass_of_a_training_batch_is_no_evaluation_without_eval(
+    tmp_path: Path, ask: str, count: int
+) -> None:
+    """As a teacher's now and then, or the accuracy in training."""
+    told = told_of(tmp_path, f"if number % 4 == 0:\n        with torch.no_grad(): {ask}")
+    assert counts(told).get("evaluate", 0) == count
+
+
 def test_an_evaluation_of_single_samples_is_one(tmp_path: Path) -> None:
     one = "if number % 4 == 0:\n        model.eval()\n        with torch.no_grad(): model(ids(1))"
     assert counts(told_of(tmp_path, f"{one}\n        model.train()")) == {"evaluate": 2}
