@@ -153,7 +153,7 @@ class Phases:
         self._armed = self._calls = self._frozen = 0
         self._depth = 0  # nesting of no_grad that began between steps
         self._eval_mode = False
-        self._pickled = 0  # values of tensors that this gap pickled, since the last save of it
+        self._written = 0  # values that this gap wrote in parts, since the last save of it
         self.busy = False
         """Whether a function runs that saves or loads."""
         self._asked: dict[
@@ -175,7 +175,7 @@ class Phases:
             if len(numbers) == REGULAR and numbers[-1] - numbers[0] <= 2 * (REGULAR - 1):
                 self._regular.add(kind)
                 self._join(kind)
-        self._gap, self._most_asked, self._passes, self._pickled = set(), 0.0, 0, 0
+        self._gap, self._most_asked, self._passes, self._written = set(), 0.0, 0, 0
         if not self._stepped:
             self._asked.clear()  # a teacher may have been frozen since
         self.between = self._stepped = True
@@ -272,12 +272,12 @@ class Phases:
         finally:
             self.busy = was
 
-    def pickled(self, tensor: Any) -> None:
-        """`tensor` is pickled, alone or in an object, for whatever file."""
+    def written(self, what: Any) -> None:
+        """`what` is a tensor that is pickled for whatever file, or a part of a checkpoint."""
         if self.between and not self.busy and threading.get_ident() == self._thread:
-            self._pickled += tensor.numel()
-            if self._pickled >= self._least_values():
-                self._pickled = 0
+            self._written += _values(what, self._torch, [LEAVES])
+            if self._written >= self._least_values():
+                self._written = 0
                 with self.saving():
                     pass
 
@@ -617,7 +617,7 @@ def attach(torch: Any, phases: Phases) -> None:
 
     @functools.wraps(reduce)
     def reducing(self: Any, protocol: Any) -> Any:
-        phases.pickled(self)
+        phases.written(self)
         return reduce(self, protocol)
 
     @functools.wraps(compiles)
@@ -694,8 +694,11 @@ def _saver(phases: Phases, run: Any, *, sure: bool) -> Any:
 
     @functools.wraps(run)
     def saving(*args: Any, **kwargs: Any) -> Any:
-        with phases.saving(args[0] if known and args else None, sure=sure):
-            return run(*args, **kwargs)
+        what = args[0] if known and args else None
+        with phases.saving(what, sure=sure):
+            found = run(*args, **kwargs)
+        phases.written(what)
+        return found
 
     return saving
 
