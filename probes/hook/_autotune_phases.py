@@ -492,8 +492,8 @@ class Phases:
                 self._uncounted.clear()
 
     def _is_whole(self) -> bool:
-        """Whether this gap's evaluation was more than samples for a log, or than one pass of a
-        training batch in training mode, as a teacher's; as far as it is known."""
+        """Whether this gap's evaluation was more than samples for a log, as far as it is known.
+        One pass of a training batch in training mode, as a teacher's, is none."""
         once = self._passes == 1 and self._most_asked <= self._batch
         return not (once or 0 < SAMPLE * self._most_asked < self._sample)
 
