@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache
 from itertools import product
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -213,16 +213,25 @@ def _steps(ledger: StorageLedger, engine: _Engine, spec: ModelSpec, request: Des
 
 
 def _attention_of(device_kind: str) -> AbstractContextManager[object]:
-    """A context with a GPU's attention: dropout keeps no scores. The CPU's fused attention has no
-    dropout."""
+    """A context with a GPU's attention, which keeps no scores: the CPU's keeps them for dropout,
+    a trained mask, or values of another width than keys."""
     if device_kind == "cpu":
         return nullcontext()
     fused = functional.scaled_dot_product_attention
 
-    def without_dropout(*tensors: Any, dropout_p: float = 0.0, **how: Any) -> torch.Tensor:
-        return fused(*tensors, **how)
+    def of_gpu(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, **how: Any
+    ) -> torch.Tensor:
+        trained = getattr(attn_mask, "requires_grad", False)
+        if "enable_gqa" in how or not (trained or value.shape[-1] != key.shape[-1]):
+            return fused(query, key, value, attn_mask, **how)
+        if attn_mask is not None:
+            attn_mask = attn_mask.to(query.dtype).expand(*query.shape[:-1], key.shape[-2])
+        attend = torch.ops.aten._scaled_dot_product_efficient_attention
+        found = attend(query, key, value, attn_mask, compute_log_sumexp=True, **how)
+        return cast(torch.Tensor, found[0])
 
-    return patch.object(functional, "scaled_dot_product_attention", without_dropout)
+    return patch.object(functional, "scaled_dot_product_attention", of_gpu)
 
 
 class _GroupedProduct(torch.autograd.Function):

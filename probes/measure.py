@@ -248,12 +248,12 @@ class Attention(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-class Looks(TorchFunctionMode):  # type: ignore[no-untyped-call]
+class Looks(TorchFunctionMode):
     """Shows calls of attention to `attention`, and no other operation: each would take twice its
     time, and what it holds would move the peak."""
 
     def __init__(self, attention: Attention) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._attention = attention
 
     def __torch_function__(

@@ -416,3 +416,24 @@ def test_closing_at_any_moment_leaves_no_process(start: Start_, moment: str) -> 
     helper.close()
     assert not ranks()
     assert not helper.why
+
+
+UNLIKE = {
+    "model_type": "minicpm3", "hidden_size": 64, "intermediate_size": 64, "vocab_size": 128,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+}  # fmt: skip
+"""Keys are wider than values."""
+
+
+@pytest.mark.parametrize(("model", "config"), [("t5-small-tiny", {}), ("llama-3-8b-tiny", UNLIKE)])
+def test_attention_of_a_gpu_keeps_no_scores(model: str, config: dict[str, Any]) -> None:
+    """Neither for a trained bias nor where values and keys differ in width."""
+    of = uncounted(model)
+    of.recipe["config"] = config or of.recipe["config"]
+    cpu, gpu = (
+        traced(ask(of.spec(2), seq_lens=[256], device_kind=kind)).peak_bytes[0][0]
+        for kind in ("cpu", "cuda")
+    )
+    assert cpu - gpu > 4 * 4 * 4 * 256**2  # of fp32, 4 samples, 4 heads
