@@ -139,7 +139,7 @@ AS_QUICK = (
 def test_where_no_rank_can_be_forked_one_line_says_why_and_it_is_spawned(
     quick: Make, monkeypatch: pytest.MonkeyPatch, beside: str, why: str
 ) -> None:
-    monkeypatch.setitem(PHASE_DEADLINE_S, Phase.IMPORT, 2.0)
+    monkeypatch.setitem(PHASE_DEADLINE_S, Phase.IMPORT, 10.0)
     group = quick(beside)
     assert group.run().verdict is Verdict.OK
     assert group.run(fresh=True).verdict is Verdict.OK

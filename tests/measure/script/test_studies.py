@@ -68,6 +68,7 @@ def test_the_result_has_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_rows_of_a_sample_are_known_to_who_goes_on_and_who_verifies(tmp_path: Path) -> None:
     script = f"{PYTHON} {OWN} plain --batch {{micro_batch}} --rows 2 --sample-s 0.02"
     out = tmp_path / "study"
