@@ -275,15 +275,15 @@ def test_another_card_is_no_place_to_go_on_and_the_same_one_verifies(
     emulate: Emulate, tmp_path: Path
 ) -> None:
     out = tmp_path / "study"
-    cards = emulate("1xA100-40GB")
-    long = ("--seq-len", "1024", "--micro-batch", "64", "--checkpointing", "none")
+    cards = emulate("1xA100-80GB")
+    # The card's time is modelled; the host's is not. Steps of so many samples hide it.
+    long = ("--seq-len", "1024", "--micro-batch", "256", "--checkpointing", "none")
     tuned(cards, out, "--depth", "2", "--gpt", "vocab_size=256", *long, "--zero", "0")
     err = autotune("--resume", out, code=2, env=emulate("1xH100").environment).stderr
     assert err.startswith("autotune: --resume: fingerprint.devices.devices.0.name was NVIDIA A100")
     assert len(err.splitlines()) == 1
     done = autotune("verify", out, "--steps", "40", code=None, env=cards.environment)
-    # The card's time is modelled, and hides most of the host's, which is not: a busy one decides
-    # between a result that holds and one that may be slower.
+    # A busy host still decides between a result that holds and one that may be slower.
     assert done.returncode in (0, 5), done.stdout + done.stderr
     verified = Best.read(out / "best.json").verified
     assert verified is not None
@@ -304,8 +304,9 @@ def test_models_of_others_train(emulate: Emulate, tmp_path: Path, model: str, st
 
 
 def test_steps_take_the_time_of_the_card(emulate: Emulate, tmp_path: Path) -> None:
-    """By its data sheet, an H100 is up to three times as fast as an A100."""
-    shape = ("--depth", "6", "--seq-len", "1024", "--micro-batch", "16", "--checkpointing", "none")
+    """By its data sheet, an H100 is up to three times as fast as an A100. Steps of so many samples
+    hide the host's time, which is not modelled."""
+    shape = ("--depth", "6", "--seq-len", "1024", "--micro-batch", "96", "--checkpointing", "none")
     step_s = [
         float(row["step_s_median"])
         for card in ("A100-80GB", "H100")
