@@ -248,7 +248,8 @@ class HfModels(FamilyModels):
         config = _config(spec).get_text_config()
         classifies = spec.recipe["task"] in _CLASSIFIES
         outputs = config.num_labels if classifies else config.vocab_size
-        return int(config.hidden_size), int(outputs)
+        first = (p.shape[-1] for p in module.parameters() if p.dim() >= 2)
+        return int(getattr(config, "hidden_size", 0) or next(first)), int(outputs)
 
     def units(self, module: nn.Module) -> Iterator[nn.Module]:
         """The blocks that the model itself wants whole, without those that share a parameter: a

@@ -197,6 +197,14 @@ def test_a_misspelled_name_is_not_ignored_with_its_value() -> None:
         family("hf").make(of.spec(2))
 
 
+def test_a_config_without_hidden_size_has_the_width_of_its_first_matrix() -> None:
+    of = uncounted("bert-large-tiny")
+    sizes = {"max_position_embeddings": 16, "d_latents": 48, "d_model": 32}
+    of.recipe["config"] = {"model_type": "perceiver", "num_latents": 8, **sizes}
+    found = count(Count(models=[of.spec(1)], shallow=[], seq_lens=[16]))
+    assert found.parameters[0].width == 32
+
+
 def test_a_bf16_config_says_nothing_of_the_weights() -> None:
     of = uncounted("llama-3-8b-tiny")
     of.recipe["config"] = of.recipe["config"] | {"dtype": "bfloat16", "torch_dtype": "bfloat16"}
