@@ -20,7 +20,7 @@ from autotune.units import parse_ints
 _OWN_FILE = "file:"
 _PLACEHOLDER = re.compile(rf"(?<![${{]){{([a-z_]\w*|{_OWN_FILE}[^{{}}]+)}}")
 """Neither a shell's ${name}, nor {{name}}, which stands for {name}."""
-_NAME = re.compile(r"[a-z_]\w*")
+NAME = re.compile(r"[a-z_]\w*")
 _LITERAL = re.compile(r"\{(\{[a-z_]\w*\})\}")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _RANKS = re.compile(
@@ -338,9 +338,9 @@ def _pairs(text: str, flag: str, why: str) -> Iterator[tuple[str, str]]:
     """Names and values of "name=value;name=value"."""
     for part in filter(None, (part.strip() for part in text.split(";"))):
         name, sign, value = part.partition("=")
-        if not sign or not _NAME.fullmatch(name):
+        if not sign or not NAME.fullmatch(name):
             short = re.sub(r"\W", "_", name.strip("-").rpartition(".")[2]).lower()
-            if sign and _NAME.fullmatch(short):
+            if sign and NAME.fullmatch(short):
                 why = (
                     "a name has small letters, digits and _ only; write"
                     f' {flag} "{short}={value}", and {name}={{{short}}} in --script'

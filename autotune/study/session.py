@@ -122,16 +122,17 @@ def run(setup: Setup, *, reporter: Reporter, clock: Clock, stop: StopFlag) -> St
         stop.restore()
 
 
-def _not_measured(untried: Sequence[tuple[str, Any]]) -> str:
-    """A note: no probe tried these values of axes, and how to try them."""
+def _not_measured(untried: Sequence[tuple[str, Any]], recorded: bool) -> str:
+    """A note: no probe tried these values of axes, and how to try them. Columns tell those of the
+    user's own in a recorded table."""
     names = [str(value) if name == "own" else f"{name} {value}" for name, value in untried]
     more = f" and {len(names) - SHOWN_UNTRIED} more" if len(names) > SHOWN_UNTRIED else ""
     name, value = untried[0]
     flag = "--axis" if name == "own" else AXES[name].flag
-    return (
-        f"{', '.join(names[:SHOWN_UNTRIED])}{more}: not measured; run again with"
-        f" {flag} {quote(str(value))}"
-    )
+    how = f"{flag} {quote(str(value))}"
+    if name == "own" and recorded:
+        how = "--row COLUMN=VALUE for each"
+    return f"{', '.join(names[:SHOWN_UNTRIED])}{more}: not measured; run again with {how}"
 
 
 def _is_of(folder: Path, error: OSError) -> bool:
@@ -345,7 +346,7 @@ class _Session(Setup):
             else f"Exports: {without}"
         )
         if untried := study.ledger.untried:
-            self.reporter.note(_not_measured(untried))
+            self.reporter.note(_not_measured(untried, self.options.devices.recorded))
         if why := f"stopped by {self.stop.name}" if self.stop.name else lost:
             return StudyEnd(
                 Ending.STOPPED,

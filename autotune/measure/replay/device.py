@@ -17,14 +17,13 @@ class RecordedDevice(ImaginedDevice):
     def __init__(self, recorded: Grid) -> None:
         self._recorded = recorded
         self.kind = recorded.device_kind
-        file = "".join(c if c.isprintable() else "?" for c in recorded.path.name)
-        name = f"replay of {file}, recorded on {recorded.device}"
+        name = f"replay of {recorded.path.name}, recorded on {recorded.device}"
         bf16 = recorded.workload.dtype == "bf16"
         self.infos = (
             DeviceInfo(
                 index=0,
                 uuid="replay",
-                name=name,
+                name="".join(c if c.isprintable() else "?" for c in name),
                 capacity_bytes=recorded.limits.capacity_bytes,
                 bf16=bf16,
             ),

@@ -21,14 +21,16 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Struct
 
+from autotune.device.cards import MOST_GPUS
 from autotune.errors import UsageError
-from autotune.measure.replay.grid import Grid, GridRow, candidate_of, value_of
+from autotune.measure.replay.grid import Grid, GridRow, Seconds, candidate_of, value_of
 from autotune.space.axes import AXES, DEGREES, MEMORY_AXES, meant
 from autotune.space.candidate import Candidate
+from autotune.space.command import NAME
 from autotune.space.models.counted import guessed
 from autotune.space.outcome import Verdict
 from autotune.space.space import Limits
-from autotune.space.workload import Natural, Workload
+from autotune.space.workload import Dtype, Natural, Workload
 from autotune.units import parse_bytes
 from autotune.wire.reports import Conditions, Peaks, Ran, Report
 
@@ -68,6 +70,8 @@ _OOM = re.compile(r"\boom\b|out.?of.?memory", re.IGNORECASE)
 _HUNG = re.compile(r"time.?out|hung|hang", re.IGNORECASE)
 _GOES_ON = re.compile(r"running|pending|queued|scheduled", re.IGNORECASE)
 _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d*)?")
+_LEAST, _MOST = 1e-9, 1e15
+"""Rates, bytes and seconds are between these."""
 _NUMBERED = re.compile(r"\s*[0.,]*[1-9]")
 _TRUTH = {"true": 1, "yes": 1, "1": 1, "1.0": 1, "false": 0, "no": 0, "0": 0, "0.0": 0, "": 0}
 
@@ -81,15 +85,15 @@ class _Axis(Struct, forbid_unknown_fields=True):
 class _Fixed(Struct, forbid_unknown_fields=True):
     """Settings that all runs share."""
 
-    devices: Natural = 1
+    devices: Annotated[int, msgspec.Meta(ge=1, le=MOST_GPUS)] = 1
     device: str = "unnamed devices"
     model: str = ""
     capacity: str = ""
     global_batch: Natural | None = None
     """Samples of one optimizer step."""
     parameters: Annotated[int, msgspec.Meta(ge=1, lt=10**15)] | None = None
-    dtype: str = "bf16"
-    run_s: float = RUN_S
+    dtype: Dtype = "bf16"
+    run_s: Seconds = RUN_S
 
 
 class _Description(Struct, forbid_unknown_fields=True):
@@ -143,6 +147,9 @@ def _described(
     for name in found.results:
         if name not in RESULTS:
             raise UsageError(f"{beside}: results.{name} is unknown; {_or_one_of(name, RESULTS)}")
+    for name in found.axes:
+        if not NAME.fullmatch(name):
+            raise UsageError(f"{beside}: axes.{name}: a name has small letters, digits and _ only")
     for each in (*found.results.values(), *map(_column, found.axes.values())):
         if isinstance(each, str):
             _check(path, each, names)
@@ -170,7 +177,7 @@ def _usual(names: Sequence[str]) -> _Description:
 def _untold(path: Path, names: Sequence[str], what: str, examples: Sequence[str]) -> str:
     return (
         f"{path}: not a recorded grid, and as a table of runs {what}; say which, e.g."
-        f" --column {examples[0]}=NAME or a {path.stem}.toml"
+        f" --column {examples[0]}=NAME or {path.stem}.toml"
         f" beside it (columns: {', '.join(names)})"
     )
 
@@ -194,8 +201,10 @@ def _is_one_of(cells: Mapping[str, str], rows: Mapping[str, Any]) -> bool:
 
 
 def _plain(text: str) -> str:
-    """A number without a useless decimal point."""
+    """A number without a useless decimal point; a truth value in small letters."""
     text = text.strip()
+    if text.lower() in ("true", "false"):
+        return text.lower()
     return re.sub(r"\.0+$", "", text) if re.fullmatch(r"-?\d+\.0+", text) else text
 
 
@@ -208,7 +217,7 @@ def _number(text: str | None) -> float | None:
         value = float(plain.replace(",", ""))
     except ValueError:
         return None
-    return value if 0 < value < float("inf") else None
+    return value if _LEAST <= value < _MOST else None
 
 
 def _told(text: str | None, name: str) -> float | None:
@@ -236,6 +245,8 @@ class _Table:
     def row(self, line: int, cells: dict[str, str]) -> GridRow | None:
         """The measurement in a line; None if the run goes on."""
         try:
+            if any(cells.get(None, ())):  # type: ignore[call-overload]
+                raise ValueError("has more cells than there are names of columns")
             candidate = self._candidate(cells)
             rate = self._tokens_per_s(cells, candidate)
             report = None if rate is None else self._report(cells, candidate, rate)
@@ -272,6 +283,8 @@ class _Table:
             if name in AXES and name not in _OWN:
                 values[name] = _value(name, text)
             else:
+                if name in DEGREES and text and not (text.isdigit() and int(text)):
+                    raise ValueError(f"{text} is no {name}")
                 own.append(f"{name}={re.sub('[;,]', '_', text)}")
         if own:
             values["own"] = ";".join(own)

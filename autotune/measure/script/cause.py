@@ -16,6 +16,11 @@ _TRACEBACK = re.compile(
 )
 _BOX = re.compile(r"^│ *(\S.*?) *│$", re.MULTILINE)
 """A line in a box: the errors of tyro and typer."""
+_UNFOUND = re.compile(
+    r"^\S*python[\d.]*: ((?:No module named|can't open file|Error while finding module) .+)$",
+    re.MULTILINE,
+)
+"""Python itself has nothing to run."""
 _BUILT = re.compile(r"(Error building extension '\w+'): .*", re.DOTALL)
 """torch's error has the compiler's output."""
 
@@ -37,8 +42,8 @@ def cause_in(log: str) -> str | None:
         line for line in _TRACEBACK.findall(text)
         if not is_launchers([line.partition(":")[0]])
     ]  # fmt: skip
-    refused, boxed = _REFUSED.findall(text), _BOX.findall(text)
-    return next(iter([*refused[:1], *errors[-1:], *boxed[:1]]), None)
+    refused, boxed, unfound = (e.findall(text) for e in (_REFUSED, _BOX, _UNFOUND))
+    return next(iter([*refused[:1], *errors[-1:], *unfound[:1], *boxed[:1]]), None)
 
 
 def short(error: str) -> str:

@@ -106,6 +106,7 @@ class Recording:
         if not self.grid.has_ceiling:  # each run fits
             limits = replace(limits, ceiling=1.0)
         shared = {name: getattr(workload, name) or _UNSET.get(name) for name in _SHARED}
+        shared = {name: value for name, value in shared.items() if value is not None}
         return Basis(
             workload=workload,
             limits=limits,

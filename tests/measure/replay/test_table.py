@@ -123,12 +123,15 @@ def test_usual_names_of_columns_are_known(tmp_path: Path, row: dict[str, Any]) -
 
 
 def test_flags_name_columns_and_rows(tmp_path: Path) -> None:
-    rows = [{"b": n, "nodes": nodes, "v": n} for n in (1, 2) for nodes in ("1.0", "2")]
+    rows = [{"b": n, "nodes": nodes, "v": n, "fast": "true"}
+            for n in (1, 2) for nodes in ("1.0", "2")]  # fmt: skip
     path = written(tmp_path / "t.csv", rows)
     columns = {"micro_batch": "b", "samples_per_s": "v"}
     assert len(Recording(path, columns, {"nodes": "1"}).grid.rows) == 2
     options = Options.of(device=f"replay:{path}")
+    path.with_suffix(".toml").write_text("[rows]\nfast = true")
     space = Recording(path, columns, {"nodes": "2"}).space(options)
+    assert not [fact for fact in space.fixed if fact.value == "None"]
     assert [c.micro_batch for c in space.candidates] == [1, 2]
     assert space.limits.ceiling == 1  # without peaks, what ran fits
 
@@ -151,6 +154,10 @@ def test_flags_name_columns_and_rows(tmp_path: Path) -> None:
             '[axes]\nmicro_batch="mbs"\ntp="mbs"\n[results]\ntokens_per_s="v"',
             "under [fixed] in t.toml",
         ),
+        ("[fixed]\nrun_s=inf", "$.fixed.run_s"),
+        ('[fixed]\ndtype="half"', "$.fixed.dtype"),
+        ("[fixed]\ndevices=999999999", "$.fixed.devices"),
+        ('[axes]\n"a b"="mbs"\n[results]\ntokens_per_s="v"', "axes.a b: a name has small letters"),
     ],
 )
 def test_a_wrong_description_is_one_line(tmp_path: Path, toml: str, said: str) -> None:
@@ -191,11 +198,21 @@ def test_numbers_are_read_as_people_write_them(
         ({"mbs": 1, "tok/s": "100 tok/s"}, "line 2: 100 tok/s is no tokens_per_s"),
         ({"mbs": 1, "tok/s": 5, "peak_gb": "9 pages"}, "line 2: peak_gb 9 pages: not a size"),
         ({"mbs": "", "tok/s": 5}, "line 2: an empty cell is no micro_batch"),
+        ({"mbs": 1, "tok/s": 5, "tp": 0}, "line 2: 0 is no tp"),
+        ({"mbs": 1, "tok/s": "1e300"}, "line 2: 1e300 is no tokens_per_s"),
+        ({"mbs": 1, "tok/s": 5, "peak_gb": "1e300"}, "line 2: peak_gb 1e300: not a size"),
     ],
 )
 def test_a_cell_that_is_no_number_is_named(tmp_path: Path, row: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         Recording(written(tmp_path / "t.csv", [row]))
+
+
+def test_a_line_with_more_cells_than_the_first_is_refused(tmp_path: Path) -> None:
+    """As a decimal comma without quotes makes."""
+    (path := tmp_path / "t.csv").write_text("mbs,tok/s\n1,5,\n2,5,7\n")
+    with pytest.raises(UsageError, match="line 3: has more cells"):
+        Recording(path)
 
 
 def test_peaks_have_a_ceiling_if_the_capacity_is_known(tmp_path: Path) -> None:

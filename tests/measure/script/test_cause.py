@@ -52,9 +52,13 @@ BOX = """\
                       " (choose from 'yes', 'no')"),
         (TRACEBACKS, "my.Wrong: no data"),
         (BOX, "Error parsing Config: x"),
+        ("/bin/python3.11: Error while finding module specification for 'torchtitan.train'"
+         " (ModuleNotFoundError: No module named 'torchtitan')\n",
+         "Error while finding module specification for 'torchtitan.train' (ModuleNotFoundError:"
+         " No module named 'torchtitan')"),
         ("step 1\n", None),
     ],
-    ids=["argparse", "traceback", "box", "nothing"],
+    ids=["argparse", "traceback", "box", "no module", "nothing"],
 )  # fmt: skip
 def test_the_cause_is_what_a_process_said_and_not_its_launcher(
     said: str, cause: str | None
