@@ -322,6 +322,12 @@ class _Table:
             "step_s": self._batch(cells, candidate) * length / told,
         }[name]
 
+    @property
+    def _by_samples(self) -> bool:
+        """Whether rates are of samples whose length is unknown."""
+        told = next(name for name in RATES if name in self.known.results)
+        return "seq_len" not in self.known.axes and not told.startswith("tokens")
+
     def _report(self, cells: Mapping[str, str], candidate: Candidate, rate: float) -> Report:
         replicas = self._replicas(candidate)
         samples = candidate.micro_batch * replicas
@@ -368,7 +374,7 @@ class _Table:
             workload=Workload(
                 model=f"table:{fixed.model or self.path.stem}", width=None, vocab_size=0,
                 dtype=fixed.dtype, engine="auto", world_size=fixed.devices, global_batch=None,
-                recipe={"command": "", "own": {}, "set": {}}
+                recipe={"command": "", "own": {}, "set": {}, "by_samples": self._by_samples}
                 | ({"global_batch": fixed.global_batch} if fixed.global_batch else {}),
                 shapes=[
                     guessed(depth, lengths, tokens, limits.capacity_bytes)

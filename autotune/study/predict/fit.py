@@ -36,6 +36,8 @@ _EDGE = 0.04
 _WRONG = 0.03
 """Chance of a run to be told as out of memory that broke for another reason."""
 _NOISE = 0.012
+_MOST_OFF = 4.0
+"""A size by speed that is off by more deviations says nothing."""
 _FLOPS_PER_S, _FLOPS_OFF = 4e14, 0.4
 """Of a GPU without anything that a step waits for, by order of magnitude; and its deviation."""
 
@@ -84,7 +86,11 @@ class FitModel:
     def work(self, log_s: float, deviation: float) -> None:
         """Learn the model's size from the log of a device's seconds a token, at 6 FLOPs each."""
         log = math.log(_FLOPS_PER_S / 6) + log_s
-        self._beliefs.tell(self._size, log, _FLOPS_OFF**2 + deviation**2)
+        self._beliefs.forget(self._size)
+        known = self._beliefs.belief()
+        off = abs(log - known.mean[self._size]) / known.deviation[self._size]
+        if off < _MOST_OFF:  # else it is no such device, or a rate in another unit
+            self._beliefs.observe(self._size, log, _FLOPS_OFF**2 + deviation**2)
 
     def trace(self, over: Array, more_base: float) -> None:
         """Nothing to do: recorded runs are not traced."""

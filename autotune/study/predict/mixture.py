@@ -83,10 +83,10 @@ class Mixture:
         ))  # fmt: skip
         self._known = None
 
-    def tell(self, index: int, value: float, noise_variance: float) -> None:
-        """The same in the place of what was told of this candidate before."""
+    def forget(self, index: int) -> None:
+        """Drop the measurements of candidate `index`."""
         self._seen = [each for each in self._seen if each.index != index]
-        self.observe(index, value, noise_variance)
+        self._known = None
 
     def bound(self, index: int, limit: float, *, above: bool, edge: float, wrong: float) -> None:
         """Learn on which side of the limit the value of candidate `index` is. Chance decides

@@ -33,6 +33,8 @@ _KEPT_BY_BLOCK, _RECOMPUTED = 34, 0.9
 """Bytes of a token and channel; and what of them checkpointing leaves away."""
 _CUTS = (24 / 34, 1.0)
 """Of these, that tp cuts, without and with sequence parallelism."""
+_LENGTH, _LENGTH_OFF = 4096, 0.7
+"""Tokens of a sample in a table that does not tell them; and the deviation of the logarithm."""
 _BASE = 0.035
 """Of the memory, that no model takes."""
 _OVER, _OVER_OFF = 0.35, 0.2
@@ -90,6 +92,14 @@ class Sweep:
         # A global batch has whole micro-steps of all runs.
         self._global_batch = told or max(s.micro_batch * s.replicas for s in self._of)
         self._far = workload.world_size > _OF_A_NODE
+        self._has_lengths = any(c.seq_len > 1 for _, c in points)
+        self._by_samples = bool(workload.recipe.get("by_samples"))
+
+    def _lengths(self, count: int) -> Array:
+        """Tokens of what the table takes for one, by [draw][1]: of a sample, without lengths."""
+        if self._has_lengths:
+            return np.ones((count, 1))
+        return _Drawn(count, seed=2).around(_LENGTH, _LENGTH_OFF)
 
     def _each(self, name: str) -> Array:
         return np.array([float(getattr(each, name)) for each in self._of])
@@ -101,10 +111,12 @@ class Sweep:
         return np.maximum(1.0, self._global_batch / samples)
 
     def log_times(self, count: int) -> Array:
-        """The logarithm of the time of a token, in its work on one device, by [draw][run]."""
+        """The logarithm of the time of a token, in its work on one device, by [draw][run]; that of
+        a sample where the rates are of samples, whose lengths nobody tells."""
         drawn = _Drawn(count, seed=0)
         tp, pp, cp, dp = (self._each(name) for name in ("tp", "pp", "cp", "replicas"))
-        tokens, stage, accum = self._each("tokens"), self._each("stage"), self._accum
+        stage, accum, length = self._each("stage"), self._accum, self._lengths(count)
+        tokens = self._each("tokens") * length
         links, beyond = 1.0 if self._far else _NEAR, (tp > _OF_A_NODE) * tp / _OF_A_NODE
         # All in tokens: the work of so many on one device takes as long. First a micro-step.
         sent = drawn.around(0.06, 0.6) * (tp - 1) + drawn.around(0.3, 0.8) * beyond
@@ -124,7 +136,8 @@ class Sweep:
         often = drawn.around(0.1, 2.0).clip(0.0, 10.0) * ((stage == 0) & (pp > 1)) + (stage >= 2)
         step = micro * (accum + pp - 1) + reduced * (1 + often * (accum - 1))
         step = step + drawn.around(300, 1.0)
-        return np.asarray(np.log(step / (accum * tokens * dp)))
+        told = length if self._by_samples else 1.0
+        return np.asarray(np.log(step / (accum * tokens * dp) * told))
 
     def peaks(self, capacity_bytes: int, count: int) -> tuple[Array, Array]:
         """The log of each run's peak, then of the parameters, by [draw][run]; and their weights.
@@ -134,7 +147,8 @@ class Sweep:
         """
         drawn = _Drawn(count, seed=1)
         tp, pp, dp = (self._each(name) for name in ("tp", "pp", "replicas"))
-        stage, tokens = self._each("stage"), self._each("tokens") / self._each("cp")
+        tokens = self._each("tokens") * self._lengths(count) / self._each("cp")
+        stage = self._each("stage")
         if not stage.any():  # nobody may have told it
             stage = stage + drawn.between(0, 2).astype(int)
         size = capacity_bytes * np.exp(drawn.between(*np.log(_SIZES)))

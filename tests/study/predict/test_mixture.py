@@ -68,8 +68,9 @@ def test_pending_candidates_are_known_and_change_no_mean() -> None:
     assert supposed.deviation[3] < known.deviation[3]
 
 
-def test_what_is_told_again_replaces_what_was_told() -> None:
+def test_what_is_forgotten_says_nothing() -> None:
     mixture = lines()
-    mixture.tell(3, 5.0, 1e-6)
-    mixture.tell(3, 1.0, 1e-6)
+    mixture.observe(3, 5.0, 1e-6)
+    mixture.forget(3)
+    mixture.observe(3, 1.0, 1e-6)
     assert mixture.belief().mean[3] == pytest.approx(1.0, abs=0.01)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 
 from autotune.measure.testbed.recording import Recording
@@ -90,6 +91,16 @@ def test_a_fast_device_has_a_small_model() -> None:
     assert math.isfinite(slow.predict(2).high_bytes)
 
 
+def test_a_size_that_no_device_holds_is_not_believed() -> None:
+    """As where the rates are those of a slow device, or in another unit."""
+    points = [run("tp=4;pp=2"), run("tp=4;pp=1"), run("tp=1;pp=1", 8)]
+    model = FitModel(points, CAPACITY)
+    before = model.chance(CAPACITY)
+    model.work(math.log(1 / 5e3), 0.1)
+    model.work(math.log(1.0), 0.1)
+    assert model.chance(CAPACITY) == pytest.approx(before)
+
+
 def test_rates_tell_how_long_a_device_computes_for_a_token(tmp_path: Path) -> None:
     bench.split(tmp_path)
     recording = Recording(tmp_path / "3.57B_01_nodes.csv")
@@ -106,6 +117,28 @@ def test_rates_tell_how_long_a_device_computes_for_a_token(tmp_path: Path) -> No
     log_s, deviation = speed.work
     assert log_s == pytest.approx(math.log(6 * 3.57e9 / 4e14), abs=0.3)
     assert deviation < 0.4
+
+
+@pytest.mark.parametrize("rate", ["tokens_per_s_per_device", "samples_per_s", "step_s"])
+def test_a_table_without_lengths_is_searched_as_well(tmp_path: Path, rate: str) -> None:
+    """Its rates are in tokens, or in samples of unknown length."""
+    bench.split(tmp_path)
+    path = tmp_path / "8.86B_04_nodes.csv"
+    runs, toml = pandas.read_csv(path), path.with_suffix(".toml")
+    per_device = runs["tokens_per_s_per_device"]
+    samples_per_s = per_device * 32 / 4096
+    runs[rate] = {
+        "tokens_per_s_per_device": per_device, "samples_per_s": samples_per_s,
+        "step_s": 256 / samples_per_s,
+    }[rate]  # fmt: skip
+    runs.to_csv(path, index=False)
+    text = toml.read_text().replace("seq_len = 4096\n", "")
+    toml.write_text(text.replace("tokens_per_s_per_device =", f"{rate} =").replace(
+        '"tokens_per_s_per_device"', f'"{rate}"'
+    ))  # fmt: skip
+    found = bench.carried_out(bench.Task(path, "frontier", 0))
+    assert found.regrets[12] < 0.01
+    assert found.lost <= 0.15
 
 
 def test_one_run_out_of_memory_may_have_broken_for_another_reason() -> None:
