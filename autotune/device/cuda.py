@@ -168,12 +168,13 @@ def open_cuda(
     try:
         nvml.nvmlInit()
         atexit.register(nvml.nvmlShutdown)  # NVML counts its starts, so each gets its own
-        visible = _visible(_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+        gpus, lost = _gpus()
+        visible = _visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
         if isinstance(visible, NoCuda):
             return visible
         if positions is None and "CUDA_VISIBLE_DEVICES" not in os.environ and not mixed:
             alike, remark = _alike(visible)
-            return CudaDevice(alike, why, remark=remark)
+            return CudaDevice(alike, why, remark="; ".join(filter(None, (lost, remark))))
         chosen = visible if positions is None else _at(positions, visible)
         return chosen if isinstance(chosen, NoCuda) else CudaDevice(chosen, why)
     except nvml.NVMLError as error:
@@ -228,9 +229,9 @@ def _spec(positions: Iterable[int]) -> str:
     return "cuda:" + ",".join(map(str, positions))
 
 
-def _gpus() -> list[Gpu]:
-    """All GPUs that NVML lets us open, in PCI order. Raises NVMLError if there are GPUs, but none
-    can be opened."""
+def _gpus() -> tuple[list[Gpu], str]:
+    """All GPUs that NVML lets us open, in PCI order, and a remark on the others. Raises NVMLError
+    if there are GPUs, but none can be opened."""
     found: list[Gpu] = []
     refused: list[nvml.NVMLError] = []
     for index in range(nvml.nvmlDeviceGetCount()):
@@ -244,7 +245,8 @@ def _gpus() -> list[Gpu]:
             refused.append(error)
     if refused and not found:
         raise refused[0]
-    return found
+    why = f": {str(refused[0]).rstrip('.')}" if refused else ""
+    return found, f"GPUs left out, for they cannot be read ({len(refused)}){why}" if why else ""
 
 
 def _units(gpu: Any) -> tuple[Unit, ...]:

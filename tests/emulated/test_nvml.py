@@ -68,6 +68,8 @@ def test_instances_of_a_card_in_mig_mode(emulate: Emulate) -> None:
     assert found["gib"] == [20.0, 20.0]
     assert all(uuid.startswith("MIG-") for uuid in found["uuids"])
     assert "MIG" in found["energy"]
+    with pytest.raises(UsageError, match="at most 7 instances"):
+        emulate("1xA100-40GB", mig=8)
     seen = end(begin(cards, "import torch; print(torch.cuda.device_count())"))
     cards.environment["CUDA_VISIBLE_DEVICES"] = found["uuids"][1]
     one = end(
@@ -98,7 +100,9 @@ def test_a_question_without_an_answer_hides_no_card(
 def test_a_card_that_cannot_be_opened_leaves_the_others(emulate: Emulate) -> None:
     cards = emulate("2xH100")
     cards.units[1].opening = GPU_IS_LOST
-    assert devices(cards)["uuids"] == [cards.units[0].uuid.decode()]
+    found = devices(cards)
+    assert found["uuids"] == [cards.units[0].uuid.decode()]
+    assert found["remark"] == "GPUs left out, for they cannot be read (1): GPU is lost"
     cards.units[0].opening = UNKNOWN
     assert "Unknown" in devices(cards)
 

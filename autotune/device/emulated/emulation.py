@@ -64,7 +64,9 @@ class Emulation:
         cards = nodes * [card for gpus in named for card in [gpus.card] * gpus.counts[0]]
         if sum(card.memory_bytes for card in cards) > _MOST_BYTES:
             raise UsageError(f"{FLAG} {spec}: more memory than a process can address")
-        if len(cards) * max(1, mig) > MOST_UNITS or mig > _MIG_SLICES:
+        if mig > _MIG_SLICES:
+            raise UsageError(f"mig={mig}: at most {_MIG_SLICES} instances of a card")
+        if len(cards) * max(1, mig) > MOST_UNITS:
             raise UsageError(f"{FLAG} {spec}: at most {MOST_UNITS} devices")
         torch = cuda_torch()
         folder = libraries(torch)

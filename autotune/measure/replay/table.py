@@ -374,7 +374,8 @@ class _Table:
             workload=Workload(
                 model=f"table:{fixed.model or self.path.stem}", width=None, vocab_size=0,
                 dtype=fixed.dtype, engine="auto", world_size=fixed.devices, global_batch=None,
-                recipe={"command": "", "own": {}, "set": {}, "by_samples": self._by_samples}
+                recipe={"command": "", "own": {}, "set": {}}
+                | ({"by_samples": True} if self._by_samples else {})
                 | ({"global_batch": fixed.global_batch} if fixed.global_batch else {}),
                 shapes=[
                     guessed(depth, lengths, tokens, limits.capacity_bytes)
