@@ -82,6 +82,7 @@ def verify(
         VerifyError: it could not be trained.
         StopRequestedError: the user asked to stop.
     """
+    _options(best)  # raises if no device has what was measured
     step_s = best.measured.step_s.median
     possible, fewest = int(limit_s / step_s) - SHORT_STEPS, _least_steps(best)
     if possible < fewest:

@@ -231,8 +231,8 @@ def test_columns_are_of_a_table_alone(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "only with --device replay:" in capsys.readouterr().err
 
 
-def test_a_manifest_keeps_the_columns(tmp_path: Path) -> None:
-    """A study of a table goes on with what named its columns."""
+def test_a_manifest_keeps_the_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A study of a table goes on with what named its columns; nothing verifies it."""
     path = written(tmp_path / "t.csv", [{"b": n, "v": n} for n in range(1, 9)])
     out = tmp_path / "study"
     words = ["--device", f"replay:{path}", "--column", "micro_batch=b"]
@@ -241,3 +241,6 @@ def test_a_manifest_keeps_the_columns(tmp_path: Path) -> None:
     assert json.loads((out / "manifest.json").read_text())["options"]["column"]
     assert main(["--resume", str(out)]) == 0
     assert Best.read(out / "best.json").config.micro_batch == 8
+    capsys.readouterr()
+    assert main(["verify", str(out), "--minutes", "0.1"]) == 2
+    assert "comes from a recording" in capsys.readouterr().err
