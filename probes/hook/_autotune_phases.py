@@ -68,7 +68,10 @@ GATHERERS = {
     ),
 }  # fmt: skip
 """Functions that may gather parameters before saving."""
-EXPORTERS = "jit.save", "export.save", "onnx.export"
+EXPORTERS = (
+    "jit.save", "jit.ScriptModule.save", "jit.RecursiveScriptModule.save", "export.save",
+    "onnx.export",
+)  # fmt: skip
 """Functions of torch that save a model in another form."""
 COPIERS = (
     "jit.trace", "export.export", "nn.Parameter.__deepcopy__", "nn.Module.state_dict",

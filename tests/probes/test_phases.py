@@ -260,6 +260,8 @@ TRACED = "torch.jit.trace(model, ids(4), check_trace=False)"
     ("between", "saved"),
     [
         (f"model.eval(), torch.jit.save({TRACED}, 'kept'), model.train()", True),
+        (f"model.eval(), {TRACED}.save('kept'), model.train()", True),
+        ("model.eval(), torch.jit.script(model).save('kept'), model.train()", True),
         (f"model.eval(), {TRACED}, model.train()", False),
         (
             "c = copy.deepcopy(model); block = torch.ones(KEPT); del block; torch.save(c, 'x')",
@@ -268,7 +270,15 @@ TRACED = "torch.jit.trace(model, ids(4), check_trace=False)"
         ("c = copy.deepcopy(model); block = torch.ones(KEPT); del block", False),
         ("c = optimizer.state_dict(), torch.ones(KEPT); torch.save(c, 'x'); del c", True),
     ],
-    ids=["exported", "traced", "copied and saved", "copied", "of the optimizer"],
+    ids=[
+        "exported",
+        "by its method",
+        "scripted",
+        "traced",
+        "copied and saved",
+        "copied",
+        "of the optimizer",
+    ],
 )
 def test_what_precedes_a_save_is_part_of_it_and_of_training_without_one(
     tmp_path: Path, between: str, saved: bool
