@@ -193,7 +193,6 @@ class Phases:
         self.failed_in = ""
         if self.now:
             self._to("")
-        self._tally()
         if self._handle is not None:
             self._disarm()
 
@@ -485,7 +484,8 @@ class Phases:
             self.now, self._sure, self._open, self._began = phase, sure, {}, now
 
     def _tally(self) -> None:
-        """Count the phases of a gap that is over: a launch for phases may end with them."""
+        """Count the phases of a gap after the next step: a launch for phases may end with them.
+        That step's peak has what they left behind, such as a copy of the best weights."""
         if self._uncounted:
             with self._lock:
                 for name, took_s in self._uncounted.items():

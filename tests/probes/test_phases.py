@@ -327,14 +327,19 @@ def test_what_takes_long_in_each_step_is_part_of_it(tmp_path: Path) -> None:
     assert told_of(tmp_path, wait, before=wait).seen[-1].phases == {}
 
 
-def test_a_phase_counts_once_its_gap_is_over(tmp_path: Path) -> None:
+def test_a_phase_counts_once_a_step_has_followed_it(tmp_path: Path) -> None:
     """A launch for phases ends when they were counted, so the rest of an evaluation must not
-    follow. A compiled script's has an end after each batch."""
+    follow, nor a step with what it left behind. A compiled script's has an end after each batch.
+    """
     parts = "model.eval(), torch.save(copied(), 'kept.pt'), evaluate(), tell(), evaluate()"
-    before = "torch.compile(model); import _autotune_hook; tell = _autotune_hook._watches[0].tell"
+    before = """torch.compile(model); import _autotune_hook
+tell = _autotune_hook._watches[0].tell
+optimizer.register_step_pre_hook(lambda *_: tell())"""
     told = told_of(tmp_path, f"if number == 4: {parts}, model.train()", before)
     assert counts(told) == {"evaluate": 1, "save": 1}
-    meanwhile = [each for seen in told.seen if seen.backwards == 4 for each in seen.phases.items()]
+    next_step = next(seen for seen in told.seen if seen.backwards == 5)
+    until = [seen for seen in told.seen if seen.backwards == 4] + [next_step]
+    meanwhile = [each for seen in until for each in seen.phases.items()]
     assert {name for name, _ in meanwhile} == {"train", "evaluate", "save"}
     assert {found.count for _, found in meanwhile} == {0}
 
