@@ -190,6 +190,7 @@ class Phases:
     def backward(self) -> None:
         """A backward pass begins."""
         self.between = self._eval_mode = False
+        self._depth = 0
         self.failed_in = ""
         if self.now:
             self._to("")
@@ -207,9 +208,7 @@ class Phases:
             if not self.compiled:
                 self._arm()
             elif self._eval_mode:
-                self._note()
-                if self.now not in ASKED:
-                    self._asks(in_eval=True)
+                self._asks_compiled()
 
     def with_gradients(self, error: Any) -> None:
         """`no_grad` or the like ends."""
@@ -226,16 +225,20 @@ class Phases:
             self._arm()  # for the next forward pass of the training
 
     def eval(self, module: Any) -> None:
-        """`module.eval()` was called, for its parts, too."""
-        if not self._depth and self._here() and self._trains(module):
-            self._eval_mode = True
+        """`module.eval()` was called, for its parts, too. Between micro-steps, too, it may begin
+        an evaluation: epochs may end there."""
+        if threading.get_ident() == self._thread and self._trains(module):
+            self.between, self._eval_mode = self._stepped, True
+            self._depth = self._depth or int(not self._torch.is_grad_enabled())
             if not self.compiled:
                 self._arm()
+            elif self._depth:
+                self._asks_compiled()
 
     def train(self, module: Any) -> None:
         """`module.train()` was called, for its parts, too. It ends a compiled script's
         evaluation."""
-        if self.compiled and self._eval_mode and not self._depth and self._trains(module):
+        if self.compiled and self._eval_mode and self._trains(module):
             self._eval_mode = False
             if self.now in ASKED:
                 self._to("")
@@ -244,8 +247,13 @@ class Phases:
     def saving(self, what: Any = None, *, sure: bool = True) -> Iterator[None]:
         """A context in which the script saves; if not `sure`, it may only gather parameters."""
         kind = (SAVE, sure)
-        here = self.between and self._stepped and threading.get_ident() == self._thread
-        if not here or self.busy or kind in self._regular or not self._is_large(what):
+        here = (self.between or sure) and threading.get_ident() == self._thread
+        if (
+            not (here and self._stepped)
+            or self.busy
+            or kind in self._regular
+            or not self._is_large(what)
+        ):
             yield
             return
         self.busy = True
@@ -462,6 +470,12 @@ class Phases:
         elif (EVALUATE, in_eval) not in self._regular:
             self._gap.add((EVALUATE, in_eval))
             self._to(EVALUATE, sure=sure)
+
+    def _asks_compiled(self) -> None:
+        """In a script that compiles, a trained model in eval mode will run without gradients."""
+        self._note()
+        if self.now not in ASKED:
+            self._asks(in_eval=True)
 
     def _to(self, phase: str, *, sure: bool = True) -> None:
         """The border of two phases: `phase` begins."""

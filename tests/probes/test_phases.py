@@ -344,6 +344,22 @@ optimizer.register_step_pre_hook(lambda *_: tell())"""
     assert {found.count for _, found in meanwhile} == {0}
 
 
+DECORATED = "torch.no_grad()(lambda: (model.eval(), loss(), loss(), model.train()))()"
+SWITCHED = "off(False), model.eval(), loss(), loss(), off(True), model.train()"
+
+
+@pytest.mark.parametrize("before", ["pass", "torch.compile(model)"], ids=["plain", "compiled"])
+@pytest.mark.parametrize("more", ["pass", "loss().backward()"], ids=["steps", "micro-steps"])
+@pytest.mark.parametrize("evaluation", [DECORATED, SWITCHED], ids=["decorated", "switched"])
+def test_evaluation_is_seen_where_gradients_stop_before_eval(
+    tmp_path: Path, evaluation: str, more: str, before: str
+) -> None:
+    """Between steps, and between micro-steps, as where an epoch ends with some."""
+    between = f"{more}\n    if number % 4 == 0: {evaluation}, torch.save(copied(), 'kept.pt')"
+    told = told_of(tmp_path, between, f"off = torch.set_grad_enabled; {before}")
+    assert counts(told) == {"evaluate": 2, "save": 2}
+
+
 @pytest.mark.parametrize(
     "main",
     [
