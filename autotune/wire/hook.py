@@ -86,7 +86,7 @@ class Seen:
     phases: dict[str, InPhase] = field(default_factory=dict)
     """Peaks by phase; empty if there was only training."""
     phase: str = ""
-    """Its present phase; empty in training."""
+    """Its present phase, or one that no step has followed; empty in training."""
     cycle: int = 1
     """Steps from one rollout to the next; 1 without any, 0 while that is not known."""
     oom_in: str = ""

@@ -341,6 +341,12 @@ class Phases:
         each = all(len(self._last_in[kind]) == self._gaps - 1 for kind in self._gap)
         return "" if self.now == EVALUATE and each and not self._eval_mode else self.now
 
+    @property
+    def uncounted(self) -> str:
+        """The open phase, or one that no step has followed; empty in training."""
+        with self._lock:
+            return self.now or max(self._uncounted, default="")
+
     def fold(self) -> dict[str, int]:
         """Take over the present counts; the lock is held."""
         counts = self._read()

@@ -507,7 +507,7 @@ class _Watch:
             self._settle()
         with self._lock:
             steps, self._steps = self._steps, []
-        world_size = self._world_size()
+        world_size, phase = self._world_size(), self.phases.uncounted
         peaks, phases = self._peaks() if self._backwards else None, {}
         if peaks is not None:
             with self._lock:
@@ -539,7 +539,7 @@ class _Watch:
                 "cpu_s": time.process_time(),
                 "peaks": peaks,
                 "phases": phases,
-                "phase": self.phases.now,
+                "phase": phase,
                 "cycle": self.phases.cycle,
                 "used_bytes": self._used,
                 "ooms": self.phases.most.get("num_ooms", 0),

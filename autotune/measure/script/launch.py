@@ -179,7 +179,7 @@ class Launch:
 
     @property
     def in_phase(self) -> bool:
-        """Whether any of its processes evaluates or saves now."""
+        """Whether any of its processes evaluates or saves now, or has made no step since."""
         return any(p.latest is not None and p.latest.phase for p in self.processes if not p.gone)
 
     def _whole(self, seen: Seen, peaks: Peaks) -> Peaks:
