@@ -328,9 +328,8 @@ def test_what_takes_long_in_each_step_is_part_of_it(tmp_path: Path) -> None:
 
 
 def test_a_phase_counts_once_a_step_has_followed_it(tmp_path: Path) -> None:
-    """A launch for phases ends when they were counted, so the rest of an evaluation must not
-    follow, nor a step with what it left behind. A compiled script's has an end after each batch.
-    """
+    """A launch for phases ends when they were counted. The rest of an evaluation may not follow,
+    nor a step with what it left. A compiled script's has an end after each batch."""
     parts = "model.eval(), torch.save(copied(), 'kept.pt'), evaluate(), tell(), evaluate()"
     before = """torch.compile(model); import _autotune_hook
 tell = _autotune_hook._watches[0].tell
