@@ -47,10 +47,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 VERSION = 1  # of autotune.wire.messages
-EVERY_S = 0.2
-LOOK_SHARE = 0.001
+EVERY_S = 0.4
+LOOK_SHARE = 0.0005
 """Share of the time for walks through autograd's graph for the batch's shape."""
-VARIED = 3
+VARIED = 6
 """So much more of it once two batches had unlike shapes."""
 FIRST_LOOKS = 4
 RELOOKS = 8
@@ -74,6 +74,8 @@ _LOSSES = "MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy", "KlDiv"
 _INPUT = {"EmbeddingBackward0": "_saved_indices", "ConvolutionBackward0": "_saved_input",
           "AddmmBackward0": "_saved_mat1"}  # fmt: skip
 """Where nodes keep what they got, which may be the batch."""
+_NO_LOOK: tuple[list[Any], int, bool] = [], 1, True
+"""What a step has that no look was at."""
 _ALONE: list[int] = []
 """One list for all steps of a single optimizer: the garbage collector looks at new ones."""
 ERROR_CHARACTERS, TRACEBACK_CHARACTERS = 2000, 20_000
@@ -186,6 +188,8 @@ class _Watch:
         self._whole_share = 1.0  # share of a step's backward passes with a batch of their own
         self._whole_shares: dict[int, float] = {}  # the same, by the number of passes
         self._relooks = RELOOKS
+        self._quiet = False  # if the next step has as many passes, it is only counted
+        self._passes = self._micro_steps = 0  # backward passes and micro-steps of the last one
         self._dtype = ""
         self._optimizers: set[type] = set()
         self._steps: list[dict[str, Any]] = []  # not told yet
@@ -271,6 +275,14 @@ class _Watch:
     def backward(self, tensors: Any) -> None:
         """A backward pass of these tensors begins. Most passes only count."""
         self.phases.backward()
+        if not self._since:  # a whole step or nothing: a batch may have several losses
+            self._looking = self._has_time()
+            self._quiet = self._quiet and not self._looking
+        if self._quiet and (self._backwards + 1) % EACH:
+            self._since += 1
+            self._backwards += 1
+            self._size += self._one_size
+            return
         if not self._ended:
             self.dial()
             self.uses(self._roots(tensors))
@@ -285,10 +297,6 @@ class _Watch:
             self.limit()
         self._since += 1
         self._backwards += 1
-        if self._since == 1:  # a whole step or nothing: a batch may have several losses
-            share = LOOK_SHARE * (VARIED if self._varied else 1)
-            spare = self._look_s < share * (time.perf_counter() - self._began_s)
-            self._looking = spare or self._looks < FIRST_LOOKS
         if self._looking and self._since <= STEP_LOOKS:
             began = time.perf_counter()
             roots = self._roots(tensors)
@@ -308,6 +316,13 @@ class _Watch:
                 self._even = self._even + 1 if size == self._one_size else 0
                 self._one_size = size
             self._size += self._one_size
+            self._quiet = self._quiet and self._even >= EVEN
+
+    def _has_time(self) -> bool:
+        """Whether looks have not had their share of it."""
+        share = LOOK_SHARE * (VARIED if self._varied else 1)
+        spare = self._look_s < share * (time.perf_counter() - self._began_s)
+        return spare or self._looks < FIRST_LOOKS
 
     def _is_again(self, found: _Found) -> bool:
         """Whether this batch had a pass before in this step. Its gradients only moved the
@@ -353,6 +368,9 @@ class _Watch:
 
     def stepped(self, optimizer: Any, *_: Any) -> None:
         """This optimizer has stepped."""
+        if self._quiet and self._since and id(optimizer) == self._stepper and not self._several:
+            self._step(None)
+            return
         self._optimizers.add(type(optimizer))
         if self._cuda and self._is_capturing():
             self._captured.append(None)
@@ -384,6 +402,7 @@ class _Watch:
         """The script itself reports a step."""
         self.dial()
         was, self._explicit = self._explicit, True
+        self._quiet = False
         if self._is_capturing():
             return  # capturing a graph runs nothing
         if was or self._since or not self._ended:  # else the first one was seen already
@@ -403,15 +422,9 @@ class _Watch:
         joined = dist.is_available() and dist.is_initialized()
         return int(dist.get_world_size()) if joined else 1
 
-    def _step(self, tokens: int | None, samples: int | None = None) -> None:
-        now: Any
-        if self._cuda:
-            now = self._torch.cuda.Event(enable_timing=True)
-            # Events are compared on the device of the first one, not on the current device.
-            device = getattr(self._last, "device", self._device)
-            now.record(self._torch.cuda.current_stream(device))
-        else:
-            now = time.perf_counter()
+    def _of_step(self) -> tuple[list[list[list[int]]], int, bool]:
+        """The batches' shapes, calls and whether they are sure, by the looks of this step. Decides
+        whether the next step may be quiet."""
         if not self._ended or (self._ranks is not None and self._ranks.place is None):
             _harmless(self._look_at_ranks)()
         shapes: list[list[list[int]]] = []
@@ -433,12 +446,32 @@ class _Watch:
             counts = {round(share * passes) for passes, share in self._whole_shares.items()}
             one = len(counts) == 1 < len(self._whole_shares)  # whatever the number of passes
             share = counts.pop() / max(1, self._since) if one else self._whole_share
+        self._passes = self._since
+        self._micro_steps = round(share * self._since) or self._since or 1
+        known = self._since in self._whole_shares and self._last is not None and self._limited
+        placed = self._ranks is None or self._ranks.place is not None
+        even = self._even >= EVEN or self._hops in (None, UNKNOWN)
+        self._quiet = known and placed and even and not (self._cuda or self._explicit)
+        return shapes, calls, sure
+
+    def _step(self, tokens: int | None, samples: int | None = None) -> None:
+        now: Any
+        if self._cuda:
+            now = self._torch.cuda.Event(enable_timing=True)
+            # Events are compared on the device of the first one, not on the current device.
+            device = getattr(self._last, "device", self._device)
+            now.record(self._torch.cuda.current_stream(device))
+        else:
+            now = time.perf_counter()
+        shapes, calls, sure = _NO_LOOK
+        if not self._quiet or self._since != self._passes:
+            shapes, calls, sure = self._of_step()
         self.phases.stepped()
         if self._last is None:
             self._looks = 0  # the first step is not told, so its looks are lost
         else:
             told = {
-                "micro_steps": round(share * self._since) or self._since or 1,
+                "micro_steps": self._micro_steps,
                 "waited_s": self._waited_s,
                 "tokens": tokens,
                 "samples": samples,
