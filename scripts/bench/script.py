@@ -121,7 +121,7 @@ def overhead() -> list[str]:
         ("the hook's own functions in a step", f"{seen_s * 1e6:.1f} us"),
         (f"its message, every {found['every_s']:g} s, in a thread of its own",
          f"{tell_s * 1e6:.0f} us"),
-        ("looks at the batch, of the time at most", f"{found['look_share']:.1%}"),
+        ("looks at the batch, of the time at most", f"{found['look_share']:.2%}"),
         ("all of that, of a step of 10 ms, at most", f"{most:.2%}"),
     ]  # fmt: skip
     said = goal(f"{most:.2%} of a step of 10 ms", f"at most {OVERHEAD:.1%}", most <= OVERHEAD)
