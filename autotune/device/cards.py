@@ -133,9 +133,10 @@ def _named(text: str, asked: str) -> Card:
         return Card(name=text, memory_bytes=size)
     wanted = plain_name(text)
     # Most cards have one size, which is also in NVML's names.
-    names = (wanted, plain_name(re.sub(r"\b\d+ ?GB\b", "", text)))
-    exact = [card for card in CARDS if plain_name(card.name) in names]
-    several = exact or [card for card in CARDS if plain_name(card.name).startswith(wanted)]
+    names = {wanted, plain_name(re.sub(r"\b\d+ ?GB\b", "", text))}
+    words = [(card, _words(card)) for card in CARDS]
+    exact = [card for card, known in words if names & known]
+    several = exact or [card for card, known in words if any(w.startswith(wanted) for w in known)]
     if len(several) == 1:
         said = re.search(r"\b(\d+) ?GB\b", text)
         has = several[0].memory_bytes / 2**30
@@ -155,6 +156,12 @@ def _named(text: str, asked: str) -> Card:
     meant = f" did you mean {names_of[near[0]]}?" if near else ""
     known = ", ".join(names_of.values())
     raise UsageError(f"{asked}: unknown card;{meant} write its memory, e.g. 80GiB, or {known}")
+
+
+def _words(card: Card) -> set[str]:
+    """Plain names of a card: with and without its series, and that of a machine built on it."""
+    name = plain_name(card.name)
+    return {name, name.removeprefix("rtx")} | ({"dgxspark"} if name == "gb10" else set())
 
 
 def plain_name(name: str) -> str:
