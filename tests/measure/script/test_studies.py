@@ -75,7 +75,7 @@ def test_rows_of_a_sample_are_known_to_who_goes_on_and_who_verifies(tmp_path: Pa
     begun = subprocess.Popen(
         [sys.executable, "-m", "autotune", "--script", script, "--micro-batch", "2,4",
          "--sampler", "grid", "--device", "cpu", "--budget", "3m", "--finals", "1",
-         "--out", str(out)],
+         "--phase-args", "none", "--out", str(out)],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert begun.stdout is not None
