@@ -168,19 +168,17 @@ class Phases:
     def stepped(self) -> None:
         """A step has ended."""
         self._gaps += 1
-        if self._uncounted:
-            self._tally()
-        for kind in self._gap and self._gap - self._regular:
+        self._tally()
+        for kind in self._gap - self._regular:
             numbers = self._last_in[kind]
             numbers.append(self._gaps)
         self.cycle = self.cycle or self._found_cycle()
-        for kind in self._gap and self._gap - self._regular:
+        for kind in self._gap - self._regular:
             numbers = self._last_in[kind]
             if len(numbers) == REGULAR and numbers[-1] - numbers[0] <= 2 * (REGULAR - 1):
                 self._regular.add(kind)
                 self._join(kind)
-        self._gap.clear()
-        self._most_asked, self._passes, self._written = 0.0, 0, 0
+        self._gap, self._most_asked, self._passes, self._written = set(), 0.0, 0, 0
         if not self._stepped:
             self._asked.clear()  # a teacher may have been frozen since
         self.between = self._stepped = True
