@@ -247,13 +247,8 @@ class Phases:
     def saving(self, what: Any = None, *, sure: bool = True) -> Iterator[None]:
         """A context in which the script saves; if not `sure`, it may only gather parameters."""
         kind = (SAVE, sure)
-        here = (self.between or sure) and threading.get_ident() == self._thread
-        if (
-            not (here and self._stepped)
-            or self.busy
-            or kind in self._regular
-            or not self._is_large(what)
-        ):
+        may = self._stepped and (self.between or sure) and threading.get_ident() == self._thread
+        if not may or self.busy or kind in self._regular or not self._is_large(what):
             yield
             return
         self.busy = True

@@ -247,6 +247,32 @@ def test_the_size_of_a_step_goes_with_its_batch(
     assert [step.size for seen in process.seen for step in seen.steps] == sizes * 4
 
 
+def test_steps_that_are_only_counted_notice_other_ones(tmp_path: Path) -> None:
+    """Other numbers of passes at once, other sizes after a few passes."""
+    program = """
+        import _autotune_hook
+        _autotune_hook.LOOK_SHARE = 1e-9
+        [watch] = _autotune_hook._watches
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        def train(steps, passes, rows):
+            for _ in range(steps):
+                for _ in range(passes):
+                    loss_of(model, ids[:rows]).backward()
+                optimizer.step()
+        train(40, 2, 3)
+        assert watch._quiet
+        train(5, 3, 3)
+        train(12, 2, 1)
+        assert not watch._quiet
+    """
+    steps = [step for seen in of_model(tmp_path, program).seen for step in seen.steps]
+    assert [step.micro_steps for step in steps] == [2] * 39 + [3] * 5 + [2] * 12
+    assert {step.size for step in steps[:39]} == {2 * 3072}
+    assert {step.size for step in steps[39:44]} == {3 * 3072}
+    assert {step.size for step in steps[-8:]} == {2 * 1024}
+
+
 AGAIN = """
 import _autotune_hook
 _autotune_hook.LOOK_SHARE = 1.0
