@@ -175,14 +175,14 @@ class _Watch:
         self._look_s = 0.0
         self._looks = 0
         self._shapes: list[list[int]] = []
-        self._varied = False
+        self._weight = 1.0  # of looks' share
         self._looking = False
         self._found: list[_Found] = []  # by the looks of this step
         self._met: list[Any] = []  # weak references to memory of this step's batches
         self._first: Callable[[], Any] = lambda: None
         """The first parameter of the optimizer that ended the last step, by a weak reference."""
         self._steppers: set[int] = set()  # first parameters of those that stepped since then
-        self._stepper, self._several = 0, False  # the last optimizer, and whether there are more
+        self._stepper, self._several = 0, False  # the only optimizer, and whether there are more
         self._version, self._moved = 0, False  # of its values at this step's first pass; and since
         self._captured: list[_Found | None] = []  # in a CUDA graph: None is a step
         self._whole_share = 1.0  # share of a step's backward passes with a batch of their own
@@ -276,8 +276,10 @@ class _Watch:
         """A backward pass of these tensors begins. Most passes only count."""
         self.phases.backward()
         if not self._since:  # a whole step or nothing: a batch may have several losses
-            self._looking = self._has_time()
-            self._quiet = self._quiet and not self._looking
+            if self._quiet:
+                seconds = self._last - self._began_s
+                self._quiet = self._look_s >= LOOK_SHARE * self._weight * seconds
+            self._looking = not self._quiet and self._has_time()
         if self._quiet and (self._backwards + 1) % EACH:
             self._since += 1
             self._backwards += 1
@@ -320,9 +322,8 @@ class _Watch:
 
     def _has_time(self) -> bool:
         """Whether looks have not had their share of it."""
-        share = LOOK_SHARE * (VARIED if self._varied else 1)
-        spare = self._look_s < share * (time.perf_counter() - self._began_s)
-        return spare or self._looks < FIRST_LOOKS
+        seconds = time.perf_counter() - self._began_s
+        return self._look_s < LOOK_SHARE * self._weight * seconds or self._looks < FIRST_LOOKS
 
     def _is_again(self, found: _Found) -> bool:
         """Whether this batch had a pass before in this step. Its gradients only moved the
@@ -343,7 +344,8 @@ class _Watch:
 
     def _note(self, found: _Found) -> None:
         self._found.append(found)
-        self._varied |= bool(self._shapes) and found.shapes != self._shapes
+        if self._shapes and found.shapes != self._shapes:
+            self._weight = VARIED
         self._shapes = found.shapes
         self._trainable = max(self._trainable, found.parameters)
         self._dtype = found.dtype or self._dtype
@@ -368,9 +370,17 @@ class _Watch:
 
     def stepped(self, optimizer: Any, *_: Any) -> None:
         """This optimizer has stepped."""
-        if self._quiet and self._since and id(optimizer) == self._stepper and not self._several:
-            self._step(None)
-            return
+        try:
+            if self._quiet and self._since and id(optimizer) == self._stepper:
+                self._step(None)
+            else:
+                self._stepped(optimizer)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - as for `_harmless`
+            traceback.print_exc()
+
+    def _stepped(self, optimizer: Any) -> None:
         self._optimizers.add(type(optimizer))
         if self._cuda and self._is_capturing():
             self._captured.append(None)
@@ -384,7 +394,7 @@ class _Watch:
         ends = self._since and not self._explicit
         if ends:
             self._step(None)
-        if id(optimizer) != self._stepper or self._several:
+        if id(optimizer) != self._stepper:
             self._remember(optimizer, bool(ends))
         self._backwards += only_grads  # now that the step counts
 
@@ -395,7 +405,7 @@ class _Watch:
         first = next((each for group in groups for each in group["params"]), None)
         if ends or not self._several:
             self._first = weakref.ref(first) if first is not None else lambda: None
-        self._stepper = id(optimizer)
+        self._stepper = 0 if self._several else id(optimizer)
         self._steppers.add(id(first))
 
     def step(self, tokens: int | None, samples: int | None) -> None:
@@ -451,7 +461,8 @@ class _Watch:
         known = self._since in self._whole_shares and self._last is not None and self._limited
         placed = self._ranks is None or self._ranks.place is not None
         even = self._even >= EVEN or self._hops in (None, UNKNOWN)
-        self._quiet = known and placed and even and not (self._cuda or self._explicit)
+        seen = known and placed and even and self._looks >= FIRST_LOOKS
+        self._quiet = seen and not (self._cuda or self._explicit)
         return shapes, calls, sure
 
     def _step(self, tokens: int | None, samples: int | None = None) -> None:
@@ -1072,7 +1083,6 @@ def _attach(torch: Any, watch: _Watch) -> None:
         torch.backends.cudnn.enabled = False  # convolutions use torch's own kernels
         if torch.distributed.is_available():
             _send_objects(torch)
-    seen, stepped = _harmless(watch.backward), _harmless(watch.stepped)
 
     class WatchedEngine(type(torch.autograd.Variable._execution_engine)):  # type: ignore[misc]
         """Autograd's engine. Some scripts, e.g. Megatron-LM, call it without
@@ -1086,7 +1096,12 @@ def _attach(torch: Any, watch: _Watch) -> None:
                 return super().run_backward(tensors, *args, **kwargs)
             watch._inside = 1
             try:
-                seen(tensors)
+                try:
+                    watch.backward(tensors)
+                except MemoryError:
+                    raise
+                except Exception:  # noqa: BLE001 - as for `_harmless`
+                    traceback.print_exc()
                 return super().run_backward(tensors, *args, **kwargs)
             finally:
                 watch._inside = 0
@@ -1101,7 +1116,7 @@ def _attach(torch: Any, watch: _Watch) -> None:
         if (reset := getattr(torch._C, name, None)) is not None:
             setattr(torch._C, name, _with(_harmless(watch.keep), reset))
     optimizers = importlib.import_module("torch.optim.optimizer")
-    optimizers.register_optimizer_step_post_hook(stepped)
+    optimizers.register_optimizer_step_post_hook(watch.stepped)
     make = optimizers.Optimizer.__init__
 
     @functools.wraps(make)
