@@ -22,6 +22,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -184,19 +185,25 @@ def summary(found: list[Compared]) -> Iterator[list[object]]:
     groups = defaultdict(list)
     for each in found:
         groups[each.group].append(each)
-    for group, runs in [*groups.items(), ("all", found)]:
-        off = statistics.median(abs(each.emulated / each.published - 1) for each in runs)
-        line = [group, len(runs), f"{off:.0%}", ""]
-        known = [(each.published, each.formula) for each in runs if each.formula]
-        formula = (
-            [f"{statistics.median(abs(b / a - 1) for a, b in known):.0%}", ""]
-            if known
-            else ["", ""]
-        )
-        if group != "all" and len(runs) > 2:
-            line[3] = f"{tau([(each.published, each.emulated) for each in runs]):+.2f}"
-            formula[1:] = [f"{tau(known):+.2f}"] if known else [""]
-        yield [*line, *formula]
+    for name, parts in [*((name, [runs]) for name, runs in groups.items()),
+                        ("all", [*groups.values()])]:  # fmt: skip
+        runs = [each for part in parts for each in part]
+        line = [name, len(runs)]
+        for kind in ("emulated", "formula"):
+            known = [
+                [(each.published, told) for each in part if (told := getattr(each, kind))]
+                for part in parts
+            ]
+            off = [abs(told / real - 1) for part in known for real, told in part]
+            line += [f"{statistics.median(off):.0%}" if off else "", ordered(known)]
+        yield line
+
+
+def ordered(groups: list[list[tuple[float, float]]]) -> str:
+    """Kendall's tau of all pairs that are within a group of more than two."""
+    known = [(tau(group), comb(len(group), 2)) for group in groups if len(group) > 2]
+    pairs = sum(number for _, number in known)
+    return f"{sum(each * number for each, number in known) / pairs:+.2f}" if pairs else ""
 
 
 def main(*, checkout: Path | None = None, only: str = "") -> None:
