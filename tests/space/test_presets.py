@@ -32,6 +32,12 @@ def test_megatron_stands_for_its_pretraining() -> None:
     )
 
 
+def test_megatron_has_the_connections_that_it_asks_for() -> None:
+    for words, alone in (("--bf16", True), ("--use-megatron-fsdp", False)):
+        text = expanded(f"megatron {words}", "--script")
+        assert text.startswith("CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun") is alone
+
+
 def test_a_manifest_has_the_command_and_no_word() -> None:
     options = Options.from_texts({"script": "megatron --num-layers 4"})
     assert options.script.template == expanded("megatron --num-layers 4", "--script")
