@@ -54,10 +54,12 @@ ensure_cuda() {
     fi
     echo "$wanted" >"$repo/.venv-cuda/autotune-cuda.stamp"
 }
-cuda_tests=(bitsandbytes hypothesis jsonschema lightning peft pytest pytest-timeout pytest-xdist torchao)
+cuda_tests=(bitsandbytes datasets hypothesis jsonschema lightning peft pytest pytest-timeout pytest-xdist tensorboard
+    torchao)
 
 # ensure_parsers: .parsers/TOOL has a tool's code that reads its configuration, for the tests of exports. Its gigabytes
-# of libraries are not installed. If a tool cannot be installed, its test is skipped.
+# of libraries are not installed. If a tool cannot be installed, its test is skipped. Tests on emulated cards also train
+# with torchtitan and Megatron.
 ensure_parsers() {
     _parser axolotl axolotl==0.19.0 addict==2.4.0 colorama==0.4.6 pillow==13.0.0
     _parser llama-factory llamafactory==0.9.5 omegaconf==2.4.0
