@@ -62,7 +62,7 @@ def expanded(text: str, flag: str) -> str:
         if not script.endswith(".py"):
             script, others = "pretrain_gpt.py", rest
         # Before Blackwell, tensor parallelism needs it. Its FSDP refuses it.
-        alone = "" if "fsdp" in others else "CUDA_DEVICE_MAX_CONNECTIONS=1 "
+        alone = "" if "-fsdp" in others else "CUDA_DEVICE_MAX_CONNECTIONS=1 "
         return alone + _command(script, _MEGATRON, others)
     if first == "torchtitan" or first.startswith("torchtitan:"):
         module, _, config = first.removeprefix("torchtitan").lstrip(":").rpartition(":")
