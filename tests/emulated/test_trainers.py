@@ -10,7 +10,6 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -28,7 +27,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(600)]
 
 RULE = replace(defaults.FIVE_STEPS, timed_steps=1)
 BATCH, LENGTH = 2, 128
-DEGREES: Any = [{"tp": 2}, {"dp": 2}, {"pp": 2}]
+TP, PP, DP = {"tp": 2}, {"pp": 2}, {"dp": 2}
 
 
 def asked(degrees: dict[str, int]) -> dict[str, str]:
@@ -62,7 +61,7 @@ def ran(folder: Path, script: str, degrees: dict[str, int], **more: str) -> tupl
     return found, log.read_text()
 
 
-@pytest.mark.parametrize("degrees", DEGREES[:1] + campaign(*DEGREES[1:]))
+@pytest.mark.parametrize("degrees", [TP, *campaign(PP, DP)])
 def test_torchtitan(
     degrees: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +94,7 @@ MEGATRON = """megatron {script} --num-layers 2 --hidden-size 64 --num-attention-
     --mock-data --log-interval 1 --eval-interval 1000000 --eval-iters 0"""
 
 
-@pytest.mark.parametrize("degrees", DEGREES)
+@pytest.mark.parametrize("degrees", [TP, PP, *campaign(DP)])
 def test_megatron(
     degrees: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
