@@ -995,6 +995,28 @@ def _adam_of_torch(builder: Any, load: Callable[[Any], None]) -> None:
     builder.FusedAdamBuilder.load = lambda *_, **__: Kernels
 
 
+def _one_token_each(sampler: Any, load: Callable[[Any], None]) -> None:
+    """On emulated devices, count the tokens that vLLM sampled on the host: one for each request
+    whose prompt is read. A kernel's count is zero, so completions would never end."""
+    load(sampler)
+    sample = sampler.Sampler.__call__
+
+    @functools.wraps(sample)
+    def counted(self: Any, logits: Any, batch: Any) -> Any:
+        found = sample(self, logits, batch)
+        read = batch.num_computed_tokens_np + batch.num_scheduled_tokens >= batch.prefill_len_np
+        found.num_sampled.copy_(found.num_sampled.new_tensor(read, device="cpu"))
+        return found
+
+    sampler.Sampler.__call__ = counted
+
+
+def _no_nans(utils: Any, load: Callable[[Any], None]) -> None:
+    """On emulated devices, have TRL's metrics leave out no number: its selection would be empty."""
+    load(utils)
+    utils.nanmin, utils.nanmax = utils.torch.min, utils.torch.max
+
+
 def _send_objects(torch: Any) -> None:
     """On emulated devices, compute the sizes of objects that ranks exchange on the host: kernels
     compute nothing. Large objects go by the ranks' store: only small copies are real."""
@@ -1177,4 +1199,6 @@ if "AUTOTUNE_DIAL" in os.environ:
     if "AUTOTUNE_EMULATED" in os.environ:
         sys.meta_path.insert(0, _Finder("transformers.masking_utils", _unmasked))
         sys.meta_path.insert(0, _Finder("deepspeed.ops.op_builder.fused_adam", _adam_of_torch))
+        sys.meta_path.insert(0, _Finder("vllm.v1.worker.gpu.sample.sampler", _one_token_each))
+        sys.meta_path.insert(0, _Finder("trl.trainer.utils", _no_nans))
 _chain()
