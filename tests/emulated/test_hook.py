@@ -192,3 +192,50 @@ def test_fused_adam_of_deepspeed_steps_without_nvcc(emulate: Emulate, tmp_path: 
     """)  # fmt: skip
     assert out.endswith("True\n")
     assert len(told.micro_steps) == 2
+
+
+def test_vllm_samples_a_token_of_each_request_whose_prompt_is_read(
+    emulate: Emulate, tmp_path: Path
+) -> None:
+    module = tmp_path / "vllm" / "v1" / "worker" / "gpu" / "sample" / "sampler.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(dedent("""
+        from types import SimpleNamespace
+        class Sampler:  # its end, as in vLLM 0.33
+            def __call__(self, logits, input_batch):
+                sampled = input_batch.seq_lens.new_ones(3)
+                return SimpleNamespace(num_sampled=sampled * (input_batch.seq_lens >= 1))
+    """))  # fmt: skip
+    _, out = on(emulate("1x24GiB"), tmp_path, """
+        import numpy, torch
+        from types import SimpleNamespace
+        from vllm.v1.worker.gpu.sample.sampler import Sampler
+        batch = SimpleNamespace(
+            seq_lens=torch.ones(3, dtype=torch.int32, device="cuda"),
+            prefill_len_np=numpy.array([100, 100, 100]),
+            num_computed_tokens_np=numpy.array([0, 0, 150]),
+            num_scheduled_tokens=numpy.array([64, 100, 1]),
+        )
+        print(Sampler()(None, batch).num_sampled.tolist())
+    """)  # fmt: skip
+    assert out == "[0, 1, 1]\n"
+
+
+def test_metrics_of_trl_leave_out_no_number(emulate: Emulate, tmp_path: Path) -> None:
+    module = tmp_path / "trl" / "trainer" / "utils.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(dedent("""
+        import torch
+        def nanmin(tensor):  # as in TRL 1.16
+            if torch.isnan(tensor).all():
+                return torch.tensor(float("nan"), dtype=tensor.dtype, device=tensor.device)
+            return torch.min(tensor[~torch.isnan(tensor)])
+        nanmax = nanmin
+    """))  # fmt: skip
+    _, out = on(emulate("1x24GiB"), tmp_path, """
+        import torch
+        from trl.trainer.utils import nanmax, nanmin
+        one = torch.ones((), device="cuda")
+        print(nanmin(one).item(), nanmax(one).item())
+    """)  # fmt: skip
+    assert out == "0.0 0.0\n"
