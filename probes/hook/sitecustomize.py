@@ -62,6 +62,8 @@ HOPS, UNKNOWN = 8, -1
 EVEN, EACH = 32, 8
 """After so many losses of one size only each eighth is looked at."""
 CUDA_GUARD = 0.97
+ORDINARY = 100
+"""A token of every vocabulary that ends no completion: one of its single characters."""
 SENT_BYTES = 4096
 """Larger objects go by the store on emulated devices, where several may be one copy."""
 _MET = "autotune"
@@ -996,19 +998,25 @@ def _adam_of_torch(builder: Any, load: Callable[[Any], None]) -> None:
 
 
 def _one_token_each(sampler: Any, load: Callable[[Any], None]) -> None:
-    """On emulated devices, count the tokens that vLLM sampled on the host: one for each request
-    whose prompt is read. A kernel's count is zero, so completions would never end."""
+    """On emulated devices, have vLLM sample one token for each request whose prompt is read. No
+    kernel counts them, so completions would never end. Ids would be what their memory held."""
     load(sampler)
     sample = sampler.Sampler.__call__
 
+    def told(tensor: Any, values: Any) -> None:
+        tensor.copy_(tensor.new_tensor(values, device="cpu"))
+
     @functools.wraps(sample)
-    def counted(self: Any, logits: Any, batch: Any) -> Any:
+    def sampled(self: Any, logits: Any, batch: Any) -> Any:
         found = sample(self, logits, batch)
         read = batch.num_computed_tokens_np + batch.num_scheduled_tokens >= batch.prefill_len_np
-        found.num_sampled.copy_(found.num_sampled.new_tensor(read, device="cpu"))
+        told(found.num_sampled, read)
+        told(found.sampled_token_ids, ORDINARY)
+        if found.logprobs_tensors is not None:
+            told(found.logprobs_tensors.logprob_token_ids, ORDINARY)
         return found
 
-    sampler.Sampler.__call__ = counted
+    sampler.Sampler.__call__ = sampled
 
 
 def _no_nans(utils: Any, load: Callable[[Any], None]) -> None:

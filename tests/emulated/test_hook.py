@@ -200,14 +200,19 @@ def test_vllm_samples_a_token_of_each_request_whose_prompt_is_read(
     module = tmp_path / "vllm" / "v1" / "worker" / "gpu" / "sample" / "sampler.py"
     module.parent.mkdir(parents=True)
     module.write_text(dedent("""
+        import torch
         from types import SimpleNamespace
         class Sampler:  # its end, as in vLLM 0.33
             def __call__(self, logits, input_batch):
-                sampled = input_batch.seq_lens.new_ones(3)
-                return SimpleNamespace(num_sampled=sampled * (input_batch.seq_lens >= 1))
+                ids = torch.full((3, 1), -1, device="cuda")
+                return SimpleNamespace(
+                    num_sampled=input_batch.seq_lens.new_ones(3) * (input_batch.seq_lens >= 1),
+                    sampled_token_ids=ids,
+                    logprobs_tensors=SimpleNamespace(logprob_token_ids=ids.repeat(1, 2)),
+                )
     """))  # fmt: skip
     _, out = on(emulate("1x24GiB"), tmp_path, """
-        import numpy, torch
+        import json, numpy, torch
         from types import SimpleNamespace
         from vllm.v1.worker.gpu.sample.sampler import Sampler
         batch = SimpleNamespace(
@@ -216,9 +221,11 @@ def test_vllm_samples_a_token_of_each_request_whose_prompt_is_read(
             num_computed_tokens_np=numpy.array([0, 0, 150]),
             num_scheduled_tokens=numpy.array([64, 100, 1]),
         )
-        print(Sampler()(None, batch).num_sampled.tolist())
+        found = Sampler()(None, batch)
+        print(json.dumps([found.num_sampled.tolist(), found.sampled_token_ids.tolist(),
+                          found.logprobs_tensors.logprob_token_ids.tolist()]))
     """)  # fmt: skip
-    assert out == "[0, 1, 1]\n"
+    assert json.loads(out) == [[0, 1, 1], [[100]] * 3, [[100, 100]] * 3]
 
 
 def test_metrics_of_trl_leave_out_no_number(emulate: Emulate, tmp_path: Path) -> None:
