@@ -88,7 +88,8 @@ LOADERS = {
     "transformers.modeling_utils": ("PreTrainedModel._load_pretrained_model",),
 }  # fmt: skip
 """Functions that load, by their module."""
-LIBRARIES = {*SAVERS, *GATHERERS, *LOADERS}
+GENERATORS = {"vllm.entrypoints.llm": ("LLM.generate",)}
+LIBRARIES = {*SAVERS, *GATHERERS, *LOADERS, *GENERATORS}
 SIZED = "load_file", "_load_pretrained_model"
 """Those that may load little; their result or their first argument has the numbers."""
 
@@ -276,6 +277,25 @@ class Phases:
             return run(*args, **kwargs)
         finally:
             self.busy = was
+
+    @contextmanager
+    def generating(self) -> Iterator[None]:
+        """A context in which an engine with a copy of the trained model generates: a rollout."""
+        apart = not self._here() or self._eval_mode or self.busy or self.now
+        if apart or threading.get_ident() != self._thread:
+            yield
+            return
+        self._asks(in_eval=False)
+        self.busy = True
+        try:
+            yield
+        except BaseException:
+            self.failed_in = self.failing
+            raise
+        finally:
+            self.busy = False
+        if self.now:
+            self._to("")
 
     def written(self, what: Any) -> None:
         """`what` is a tensor that is pickled for whatever file, or a part of a checkpoint."""
@@ -667,6 +687,7 @@ def attach_library(phases: Phases, module: Any) -> None:
         (functools.partial(_saver, phases, sure=True), SAVERS),
         (functools.partial(_saver, phases, sure=False), GATHERERS),
         (functools.partial(_loader, phases), LOADERS),
+        (functools.partial(_generator, phases), GENERATORS),
     ):
         _around(table.get(module.__name__, ()), told, module)
 
@@ -746,3 +767,14 @@ def _loader(phases: Phases, run: Any, *, opens: bool = True, sure: bool | None =
         return what[-1]
 
     return loading
+
+
+def _generator(phases: Phases, run: Any) -> Any:
+    """`run`, with calls told to `phases` as generation."""
+
+    @functools.wraps(run)
+    def generating(*args: Any, **kwargs: Any) -> Any:
+        with phases.generating():
+            return run(*args, **kwargs)
+
+    return generating

@@ -27,6 +27,23 @@ SHAPE = ("--depth", "2", "--seq-len", "64", "--gpt", "vocab_size=256")
 ONE = ("--micro-batch", "1", "--checkpointing", "none")
 GONE_S = 30.0
 PHASED = ROOT / "tests" / "support" / "phased_script.py"
+COLOCATED = """
+import sys, torch
+batch, share = int(sys.argv[1]), float(sys.argv[2])
+of = torch.nn
+model = of.Sequential(of.Embedding(256, 1024), of.Linear(1024, 4096), of.Linear(4096, 256)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+cache = torch.empty(int(share * torch.cuda.mem_get_info()[1]), dtype=torch.uint8, device="cuda")
+prompts = torch.zeros(int(800 * share), 64, dtype=torch.long, device="cuda")  # at once
+for step in range(1_000_000):
+    with torch.no_grad():  # a rollout of as many completions in any case
+        for _ in range(0, 800, len(prompts)):
+            model(prompts)
+    ids = torch.zeros(batch, 64, dtype=torch.long, device="cuda")
+    of.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
 STARTED: list[subprocess.Popen[str]] = []
 
 
@@ -252,6 +269,24 @@ def test_a_candidate_whose_evaluation_has_no_room_makes_way_for_the_next(
     train, evaluate = phases["train"].peak_bytes, phases["evaluate"].peak_bytes
     assert train.device + (256 << 20) < evaluate.device == best.measured.peak_bytes.device
     assert train.allocated + (256 << 20) < evaluate.allocated
+
+
+def test_the_largest_share_for_generation_that_leaves_room_to_train_wins(
+    emulate: Emulate, tmp_path: Path
+) -> None:
+    cards = emulate("1x24GiB")
+    (tmp_path / "train.py").write_text(COLOCATED)
+    found = tuned(
+        cards, tmp_path / "study", "--script", f"{PYTHON} train.py {{micro_batch}} {{share}}",
+        "--micro-batch", "8", "--axis", "share=0.2,0.7,0.79", "--objective", "samples_per_s",
+    )  # fmt: skip
+    ended = {row["own"]: row["verdict"] for row in found if row["kind"] == "search"}
+    assert ended.pop("share=0.79") == "over_ceiling"  # of 80 %: without room for the training
+    assert set(ended) == {"share=0.2", "share=0.7"}
+    best = Best.read(tmp_path / "study" / "best.json")
+    assert best.config.own == "share=0.7"
+    total = 24 << 30
+    assert 0.7 * total < best.measured.peak_bytes.device < 0.8 * total
 
 
 def test_a_model_evaluates_and_saves_after_its_search(emulate: Emulate, tmp_path: Path) -> None:

@@ -488,6 +488,27 @@ def test_a_compiled_evaluation_lasts_until_the_model_trains(tmp_path: Path) -> N
     assert most["train"] < most["evaluate"] - 20 * MIB
 
 
+@pytest.mark.parametrize("compiled", ["", "torch.compile(lambda x: x, backend=str)\n"])
+def test_what_vllm_generates_is_a_rollout(tmp_path: Path, compiled: str) -> None:
+    """It compiles its own copy of the model, so calls of modules are not seen."""
+    engine = tmp_path / "vllm" / "entrypoints" / "llm.py"
+    engine.parent.mkdir(parents=True)
+    engine.write_text(f"""
+import time, torch
+class LLM:
+    @torch.inference_mode()
+    def generate(self):
+        torch.ones(60 * {MIB} // 4)
+        time.sleep(0.2)
+""")
+    before = f"from vllm.entrypoints.llm import LLM\n{compiled}LLM().generate()"
+    told = told_of(tmp_path, "if number % 2 == 0: LLM().generate()", before)
+    assert counts(told) == {"rollout": 5}
+    assert told.seen[-1].cycle == 2
+    of = {name: each.peaks.device_bytes for name, each in told.seen[-1].phases.items()}
+    assert of["train"] < of["rollout"] - 30 * MIB
+
+
 def test_what_a_library_compiles_hides_no_evaluation(tmp_path: Path) -> None:
     """As the losses of TRL."""
     compiled = "@torch.compile\\ndef f(x): return x"
