@@ -1020,7 +1020,7 @@ def _one_token_each(sampler: Any, load: Callable[[Any], None]) -> None:
 
 
 def _no_nans(utils: Any, load: Callable[[Any], None]) -> None:
-    """On emulated devices, have TRL's metrics leave out no number: its selection would be empty."""
+    """On emulated devices, have TRL's metrics leave out no number: nothing would be left."""
     load(utils)
     utils.nanmin, utils.nanmax = utils.torch.min, utils.torch.max
 

@@ -34,10 +34,10 @@ of = torch.nn
 model = of.Sequential(of.Embedding(256, 1024), of.Linear(1024, 4096), of.Linear(4096, 256)).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
 cache = torch.empty(int(share * torch.cuda.mem_get_info()[1]), dtype=torch.uint8, device="cuda")
-prompts = torch.zeros(int(800 * share), 64, dtype=torch.long, device="cuda")  # at once
+prompts = torch.zeros(64, 64, dtype=torch.long, device="cuda")
 for step in range(1_000_000):
-    with torch.no_grad():  # a rollout of as many completions in any case
-        for _ in range(0, 800, len(prompts)):
+    with torch.no_grad():  # a rollout takes more rounds the fewer completions have room at once
+        for _ in range(int(1 / share)):
             model(prompts)
     ids = torch.zeros(batch, 64, dtype=torch.long, device="cuda")
     of.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
