@@ -997,26 +997,36 @@ def _adam_of_torch(builder: Any, load: Callable[[Any], None]) -> None:
     builder.FusedAdamBuilder.load = lambda *_, **__: Kernels
 
 
-def _one_token_each(sampler: Any, load: Callable[[Any], None]) -> None:
-    """On emulated devices, have vLLM sample one token for each request whose prompt is read. No
-    kernel counts them, so completions would never end. Ids would be what their memory held."""
+def _prompts_read(sampler: Any, load: Callable[[Any], None]) -> None:
+    """On emulated devices, note in what vLLM samples for which requests the prompt is read."""
     load(sampler)
     sample = sampler.Sampler.__call__
-
-    def told(tensor: Any, values: Any) -> None:
-        tensor.copy_(tensor.new_tensor(values, device="cpu"))
 
     @functools.wraps(sample)
     def sampled(self: Any, logits: Any, batch: Any) -> Any:
         found = sample(self, logits, batch)
-        read = batch.num_computed_tokens_np + batch.num_scheduled_tokens >= batch.prefill_len_np
-        told(found.num_sampled, read)
-        told(found.sampled_token_ids, ORDINARY)
-        if found.logprobs_tensors is not None:
-            told(found.logprobs_tensors.logprob_token_ids, ORDINARY)
+        ends = batch.num_computed_tokens_np + batch.num_scheduled_tokens
+        found.prompts_read = ends >= batch.prefill_len_np
         return found
 
     sampler.Sampler.__call__ = sampled
+
+
+def _one_token_each(outputs: Any, load: Callable[[Any], None]) -> None:
+    """On emulated devices, have vLLM get a token for each request whose prompt is read. No kernel
+    counts them, so completions would never end. The host gets them; the device's memory stays."""
+    load(outputs)
+    make = outputs.AsyncOutput.__init__
+
+    @functools.wraps(make)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        self.num_sampled_tokens_np = self.sampler_output.prompts_read.astype("int32")
+        self.sampled_token_ids = 0 * self.sampled_token_ids + ORDINARY
+        if self.logprobs_tensors is not None:
+            self.logprobs_tensors.logprob_token_ids.fill_(ORDINARY)
+
+    outputs.AsyncOutput.__init__ = made
 
 
 def _no_nans(utils: Any, load: Callable[[Any], None]) -> None:
@@ -1207,6 +1217,7 @@ if "AUTOTUNE_DIAL" in os.environ:
     if "AUTOTUNE_EMULATED" in os.environ:
         sys.meta_path.insert(0, _Finder("transformers.masking_utils", _unmasked))
         sys.meta_path.insert(0, _Finder("deepspeed.ops.op_builder.fused_adam", _adam_of_torch))
-        sys.meta_path.insert(0, _Finder("vllm.v1.worker.gpu.sample.sampler", _one_token_each))
+        sys.meta_path.insert(0, _Finder("vllm.v1.worker.gpu.sample.sampler", _prompts_read))
+        sys.meta_path.insert(0, _Finder("vllm.v1.worker.gpu.async_utils", _one_token_each))
         sys.meta_path.insert(0, _Finder("trl.trainer.utils", _no_nans))
 _chain()

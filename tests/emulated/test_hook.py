@@ -194,26 +194,33 @@ def test_fused_adam_of_deepspeed_steps_without_nvcc(emulate: Emulate, tmp_path: 
     assert len(told.micro_steps) == 2
 
 
-def test_vllm_samples_a_token_of_each_request_whose_prompt_is_read(
+def test_vllm_gets_a_token_of_each_request_whose_prompt_is_read(
     emulate: Emulate, tmp_path: Path
 ) -> None:
-    module = tmp_path / "vllm" / "v1" / "worker" / "gpu" / "sample" / "sampler.py"
-    module.parent.mkdir(parents=True)
-    module.write_text(dedent("""
+    worker = tmp_path / "vllm" / "v1" / "worker" / "gpu"
+    (worker / "sample").mkdir(parents=True)
+    (worker / "sample" / "sampler.py").write_text(dedent("""
         import torch
         from types import SimpleNamespace
         class Sampler:  # its end, as in vLLM 0.33
             def __call__(self, logits, input_batch):
                 ids = torch.full((3, 1), -1, device="cuda")
-                return SimpleNamespace(
-                    num_sampled=input_batch.seq_lens.new_ones(3) * (input_batch.seq_lens >= 1),
-                    sampled_token_ids=ids,
-                    logprobs_tensors=SimpleNamespace(logprob_token_ids=ids.repeat(1, 2)),
-                )
+                return SimpleNamespace(num_sampled=input_batch.seq_lens.new_ones(3), ids=ids)
+    """))  # fmt: skip
+    (worker / "async_utils.py").write_text(dedent("""
+        from types import SimpleNamespace
+        class AsyncOutput:
+            def __init__(self, sampler_output):
+                self.sampler_output = sampler_output
+                self.num_sampled_tokens_np = sampler_output.num_sampled.cpu().numpy()
+                self.sampled_token_ids = sampler_output.ids.cpu().numpy()
+                ids = sampler_output.ids.repeat(1, 2).cpu()
+                self.logprobs_tensors = SimpleNamespace(logprob_token_ids=ids)
     """))  # fmt: skip
     _, out = on(emulate("1x24GiB"), tmp_path, """
         import json, numpy, torch
         from types import SimpleNamespace
+        from vllm.v1.worker.gpu.async_utils import AsyncOutput
         from vllm.v1.worker.gpu.sample.sampler import Sampler
         batch = SimpleNamespace(
             seq_lens=torch.ones(3, dtype=torch.int32, device="cuda"),
@@ -221,8 +228,8 @@ def test_vllm_samples_a_token_of_each_request_whose_prompt_is_read(
             num_computed_tokens_np=numpy.array([0, 0, 150]),
             num_scheduled_tokens=numpy.array([64, 100, 1]),
         )
-        found = Sampler()(None, batch)
-        print(json.dumps([found.num_sampled.tolist(), found.sampled_token_ids.tolist(),
+        found = AsyncOutput(sampler_output=Sampler()(None, batch))
+        print(json.dumps([found.num_sampled_tokens_np.tolist(), found.sampled_token_ids.tolist(),
                           found.logprobs_tensors.logprob_token_ids.tolist()]))
     """)  # fmt: skip
     assert json.loads(out) == [[0, 1, 1], [[100]] * 3, [[100, 100]] * 3]
