@@ -169,6 +169,16 @@ class Phases:
     def stepped(self) -> None:
         """A step has ended."""
         self._gaps += 1
+        if self._gap or self._uncounted or not self._stepped or not self.cycle:
+            self._end_gap()
+        self.between, self._thread = True, threading.get_ident()
+        self._most_asked, self._passes, self._written = 0.0, 0, 0
+        self._armed, self._frozen, self.failed_in = 0, 0, ""
+        if self.compiled and not self._sample:
+            self._note()
+
+    def _end_gap(self) -> None:
+        """Count a gap that had phases, or may have been the first without them."""
         self._tally()
         for kind in self._gap - self._regular:
             numbers = self._last_in[kind]
@@ -179,14 +189,10 @@ class Phases:
             if len(numbers) == REGULAR and numbers[-1] - numbers[0] <= 2 * (REGULAR - 1):
                 self._regular.add(kind)
                 self._join(kind)
-        self._gap, self._most_asked, self._passes, self._written = set(), 0.0, 0, 0
+        self._gap.clear()
         if not self._stepped:
             self._asked.clear()  # a teacher may have been frozen since
-        self.between = self._stepped = True
-        self._thread = threading.get_ident()
-        self._armed, self._frozen, self.failed_in = 0, 0, ""
-        if self.compiled and not self._sample:
-            self._note()
+        self._stepped = True
 
     def backward(self) -> None:
         """A backward pass begins."""

@@ -61,6 +61,8 @@ HOPS, UNKNOWN = 8, -1
 """The most edges of autograd's graph from a loss to values of the batch; those not known."""
 EVEN, EACH = 32, 8
 """After so many losses of one size only each eighth is looked at."""
+SIZED_S = 0.1
+"""While steps are alike, the time from one look at a loss's size to the next."""
 CUDA_GUARD = 0.97
 ORDINARY = 100
 """A token of every vocabulary that ends no completion: one of its single characters."""
@@ -76,10 +78,6 @@ _LOSSES = "MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy", "KlDiv"
 _INPUT = {"EmbeddingBackward0": "_saved_indices", "ConvolutionBackward0": "_saved_input",
           "AddmmBackward0": "_saved_mat1"}  # fmt: skip
 """Where nodes keep what they got, which may be the batch."""
-_NO_LOOK: tuple[list[Any], int, bool] = [], 1, True
-"""What a step has that no look was at."""
-_ALONE: list[int] = []
-"""One list for all steps of a single optimizer: the garbage collector looks at new ones."""
 ERROR_CHARACTERS, TRACEBACK_CHARACTERS = 2000, 20_000
 
 
@@ -191,6 +189,8 @@ class _Watch:
         self._whole_shares: dict[int, float] = {}  # the same, by the number of passes
         self._relooks = RELOOKS
         self._quiet = False  # if the next step has as many passes, it is only counted
+        self._counted: list[float] = []  # of such steps: begin, end, `_waited_s` and `_size`
+        self._size_due = 0.0  # while steps are counted, the time of the next look at a loss
         self._passes = self._micro_steps = 0  # backward passes and micro-steps of the last one
         self._dtype = ""
         self._optimizers: set[type] = set()
@@ -282,11 +282,13 @@ class _Watch:
                 seconds = self._last - self._began_s
                 self._quiet = self._look_s >= LOOK_SHARE * self._weight * seconds
             self._looking = not self._quiet and self._has_time()
-        if self._quiet and (self._backwards + 1) % EACH:
-            self._since += 1
-            self._backwards += 1
-            self._size += self._one_size
-            return
+        if self._quiet:
+            if self._last < self._size_due:
+                self._since += 1
+                self._backwards += 1
+                self._size += self._one_size
+                return
+            self._size_due = self._last + SIZED_S
         if not self._ended:
             self.dial()
             self.uses(self._roots(tensors))
@@ -312,7 +314,7 @@ class _Watch:
             self._looks += 1
             self._look_s += time.perf_counter() - began
         if self._hops is not None and self._hops != UNKNOWN:
-            if self._even < EVEN or self._backwards % EACH == 0:
+            if self._quiet or self._even < EVEN or self._backwards % EACH == 0:
                 try:
                     size = _size(tensors[0].grad_fn, self._hops)
                 except (AttributeError, IndexError):
@@ -373,8 +375,13 @@ class _Watch:
     def stepped(self, optimizer: Any, *_: Any) -> None:
         """This optimizer has stepped."""
         try:
-            if self._quiet and self._since and id(optimizer) == self._stepper:
-                self._step(None)
+            if self._quiet and self._since == self._passes and id(optimizer) == self._stepper:
+                now = time.perf_counter()
+                self.phases.stepped()
+                self._counted.extend((self._last, now, self._waited_s, self._size))
+                self._last, self._since, self._waited_s, self._size = now, 0, 0.0, 0
+                self._grads = 0
+                self._ended += 1
             else:
                 self._stepped(optimizer)
         except MemoryError:
@@ -476,24 +483,17 @@ class _Watch:
             now.record(self._torch.cuda.current_stream(device))
         else:
             now = time.perf_counter()
-        shapes, calls, sure = _NO_LOOK
-        if not self._quiet or self._since != self._passes:
-            shapes, calls, sure = self._of_step()
+        if self._counted:
+            with self._lock:
+                self._spell_out()
+        shapes, calls, sure = self._of_step()
         self.phases.stepped()
         if self._last is None:
             self._looks = 0  # the first step is not told, so its looks are lost
         else:
-            told = {
-                "micro_steps": self._micro_steps,
-                "waited_s": self._waited_s,
-                "tokens": tokens,
-                "samples": samples,
-                "shapes": shapes,
-                "size": self._size * (self._hops != UNKNOWN),
-                "calls": calls,
-                "sure": sure,
-                "steppers": [*self._steppers] if self._several else _ALONE,
-            }
+            told = self._told(self._waited_s, self._size)
+            told |= {"tokens": tokens, "samples": samples, "shapes": shapes, "calls": calls,
+                     "sure": sure}  # fmt: skip
             self._pending.append((self._last, now, told))
         self._last, self._since, self._waited_s, self._grads = now, 0, 0.0, 0
         self._size = 0
@@ -502,6 +502,27 @@ class _Watch:
         self._ended += 1
         if self._cuda:
             self._look_at_device()
+
+    def _told(self, waited_s: float, size: float) -> dict[str, Any]:
+        """The message on a step without a look."""
+        return {
+            "micro_steps": self._micro_steps,
+            "waited_s": waited_s,
+            "tokens": None,
+            "samples": None,
+            "shapes": [],
+            "size": size * (self._hops != UNKNOWN),
+            "calls": 1,
+            "sure": True,
+            "steppers": [*self._steppers] if self._several else [],
+        }
+
+    def _spell_out(self) -> None:
+        """Have those steps told, too, that were only counted."""
+        counted = self._counted[:]
+        del self._counted[: len(counted)]
+        for before, after, waited_s, size in zip(*[iter(counted)] * 4, strict=True):
+            self._pending.append((before, after, self._told(waited_s, size)))
 
     def _look_at_device(self) -> None:
         """Ask CUDA in the script's own thread: else it would break the capture of a graph."""
@@ -516,6 +537,7 @@ class _Watch:
     def _settle(self) -> None:
         """Set the seconds of steps that the device has finished. Our own thread asks no event."""
         with self._lock:
+            self._spell_out()
             while self._pending:
                 before, after, told = self._pending[0]
                 if isinstance(after, float):

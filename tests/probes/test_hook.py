@@ -251,7 +251,7 @@ def test_steps_that_are_only_counted_notice_other_ones(tmp_path: Path) -> None:
     """Other numbers of passes at once, other sizes after a few passes."""
     program = """
         import _autotune_hook
-        _autotune_hook.LOOK_SHARE = 1e-9
+        _autotune_hook.LOOK_SHARE, _autotune_hook.SIZED_S = 1e-9, 1e-9
         [watch] = _autotune_hook._watches
         model = net()
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
