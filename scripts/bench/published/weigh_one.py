@@ -19,6 +19,7 @@ import re
 import runpy
 import statistics
 import sys
+import types
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -291,6 +292,31 @@ def litgpt(how: dict[str, Any], source: Path) -> None:
         module.setup(**given)
 
 
+def lit_gpt(how: dict[str, Any], source: Path) -> None:
+    """Lit-GPT's script for LoRA, for two steps of two micro-steps, with the weights of a new
+    model. The first batch has the longest sample, as there; the others are short. It does not
+    validate before."""
+    import torch
+
+    torch.backends.cudnn.enabled = False
+    sys.path.insert(0, str(source))
+    found: Any = types.ModuleType("bitsandbytes.triton.triton_utils")
+    found.is_triton_available = lambda: False  # 0.41 has kernels for an earlier Triton
+    sys.modules[found.__name__] = found
+    module: Any = importlib.import_module("finetune.lora")
+    samples = [torch.ones(size, dtype=torch.int64) for size in (how["length"], 64)]
+    long, short = ({"input_ids": each, "labels": each} for each in samples)
+    for name in ("train", "test"):
+        torch.save([long] + [short] * 50000, f"{name}.pt")
+    for unneeded in ("check_valid_checkpoint_dir", "load_checkpoint", "Tokenizer", "validate",
+                     "save_lora_checkpoint"):  # fmt: skip
+        setattr(module, unneeded, lambda *_, **__: None)
+    module.devices = int(os.environ.get("WORLD_SIZE", "1"))
+    module.micro_batch_size, module.gradient_accumulation_iters = how["batch"], 2
+    module.max_iters = 4
+    module.setup(Path(), Path(how["model"]), Path("out"), "bf16-true", how["quantize"])
+
+
 def fms(how: dict[str, Any], source: Path) -> None:
     """A run of fms-acceleration's benchmark: transformers' Trainer, for seven steps, with the
     weights of a new model. The time is the median of the last five."""
@@ -340,7 +366,7 @@ def fms(how: dict[str, Any], source: Path) -> None:
 
 CASES = {
     "golf": golf, "titan": titan, "liger": liger, "megatron": megatron, "speedrun": speedrun,
-    "litgpt": litgpt, "fms": fms,
+    "litgpt": litgpt, "lit_gpt": lit_gpt, "fms": fms,
 }  # fmt: skip
 
 
