@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import random
 import statistics
@@ -29,9 +30,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from pandas import read_csv
+from plan import in_this_process, score, shown
 from shared import ROOT, machine, rows_in, run, say, table
 
 from published import calculators
+from published.configs import NotComparableError
 from published.tokens import fill, prepare
 
 ROWS = ROOT / "results/public/weighed.csv"
@@ -254,7 +258,17 @@ def report(rows: list[dict[str, str]]) -> str:
     )  # fmt: skip
     notes = [f"- `{row['id']}`: {row['note']}" for row in rows if row["note"]]
     made = f"{machine()}. Errors are sizes without a sign, but for the last column."
-    parts = [ABOUT, made, summary, lost, "\n".join(notes), beside(found), took(), LOSSES]
+    parts = [
+        ABOUT,
+        made,
+        summary,
+        lost,
+        "\n".join(notes),
+        beside(found),
+        beside_formulas(rows),
+        took(),
+        LOSSES,
+    ]
     parts += ["## Runs that ran out of memory", ran_out(out), "## Rows", lines]
     return "\n\n".join(part.strip() for part in parts if part)
 
@@ -285,6 +299,50 @@ def beside(found: list[tuple[dict[str, str], str, float]]) -> str:
          for name, scope, errors in told),
     )  # fmt: skip
     return f"{calculators.ABOUT.format(rows=len(told[0][2]))}\n\n{lines}"
+
+
+def beside_formulas(rows: list[dict[str, str]]) -> str:
+    """`plan --formulas` on the runs that memory.csv describes, of any micro-batch."""
+    known: dict[tuple[str, int, bool], dict[str, Any]] = {
+        (run["model"].split("/")[1], int(run["gpus"]), run["lora_rank"] > 0): run
+        for run in read_csv(ROWS.with_name("memory.csv")).to_dict("records")
+        if run["id"].startswith(("fms", "litgpt"))
+    }  # fmt: skip
+    told, out, helpers = [], [], in_this_process()
+    with tempfile.TemporaryDirectory() as folder:
+        for row in rows:
+            how = json.loads(row["how"])
+            if row["case"] not in ("fms", "lit_gpt") or how.get("quantize"):
+                continue
+            model = how["model"] if row["case"] == "lit_gpt" else row["name"].split(",")[0]
+            run = known.get((model, int(row["gpus"]), how.get("lora", True)))
+            if run is None:
+                continue
+            ran_out = row["allocated"] == RAN_OUT
+            peak = math.nan if ran_out else float(row["allocated"]) / 1024
+            run = run | {"micro_batch": how["batch"], "peak_gib": peak, "outcome": ""}
+            try:
+                made = score(run | {"peak_kind": "max_allocated"}, Path(folder), helpers)
+            except NotComparableError as error:
+                say(f"{row['id']}: {error}")
+                continue
+            say(f"{row['id']}: {' | '.join(shown(made))}")
+            if ran_out:
+                out.append(made.expected.fits)
+            else:
+                told.append((float(row["weighed_allocated"]) / 1024 / peak - 1, made.error))
+    weighed_here, formulas = zip(*told, strict=True)
+    lines = table(
+        f"on {len(told)} figures | median error | 90th percentile | median with its sign",
+        [["weighed here", *spread([*weighed_here])], ["`plan --formulas`", *spread([*formulas])]],
+    )
+    nearer = sum(abs(ours) < abs(theirs) for ours, theirs in told)
+    said = textwrap.fill(
+        f"Runs of fms-acceleration and of Lit-GPT of 2023 that formulas can describe. Weighing is"
+        f" nearer on {nearer}. Of {len(out)} that ran out of memory, formulas expect {sum(out)} to"
+        f" fit at 80 % of the card.", 99,
+    )  # fmt: skip
+    return f"## Beside formulas\n\n{said}\n\n{lines}"
 
 
 def took() -> str:
