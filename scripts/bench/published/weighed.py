@@ -2,7 +2,8 @@
 
     scripts/bench/published/weighed.py SOURCES INTERPRETERS [--only golf] [--again]
 
-prints results/weighed.md from results/public/weighed.csv, after it weighed the missing rows.
+prints results/weighed.md from results/public/weighed.csv, after it weighed the missing rows, and
+planned some of them, which takes minutes.
 SOURCES has clones named as owner+name, INTERPRETERS a Python with torch VERSION as
 VERSION/bin/python. On PYTHONPATH they need numpy, sentencepiece, PyYAML, pandas and transformers
 4.57 (without torchao). torchtitan also needs torchdata, datasets 4.0, tiktoken, blobfile and
@@ -303,7 +304,7 @@ def beside(found: list[tuple[dict[str, str], str, float]]) -> str:
 
 def beside_formulas(rows: list[dict[str, str]]) -> str:
     """`plan --formulas` on the runs that memory.csv describes, of any micro-batch."""
-    known: dict[tuple[str, int, bool], dict[str, Any]] = {
+    known: dict[tuple[str, int, bool], dict[Any, Any]] = {
         (run["model"].split("/")[1], int(run["gpus"]), run["lora_rank"] > 0): run
         for run in read_csv(ROWS.with_name("memory.csv")).to_dict("records")
         if run["id"].startswith(("fms", "litgpt"))
