@@ -89,17 +89,21 @@ if "_autotune_hook" in sys.modules:
     from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
     held, names = dict(hooks), torch.autograd.Variable
     engines = names._execution_engine, type(names._execution_engine).__mro__[1]()
-    turned = []
-    for _ in range(200):
-        times = []
-        for watches in (True, False):
-            hooks.update(held) if watches else hooks.clear()
-            names._execution_engine = engines[0 if watches else 1]
-            times.append(cpu_s(step, 40))
-        turned.append(times[0] - times[1])
-    hooks.update(held)
-    names._execution_engine = engines[0]
-    found["turned_s"] = statistics.median(turned)
+    def turned():
+        more = []
+        for _ in range(200):
+            times = []
+            for watches in (True, False):
+                hooks.update(held) if watches else hooks.clear()
+                names._execution_engine = engines[0 if watches else 1]
+                times.append(cpu_s(step, 40))
+            more.append(times[0] - times[1])
+        hooks.update(held)
+        names._execution_engine = engines[0]
+        return statistics.median(more)
+    found["turned_s"] = turned()
+    hook.SIZED_S, found["sized_every_s"] = 0.0, hook.SIZED_S
+    found["sized_s"] = turned()
     told = []
     for _ in range(100):
         for _ in range(20):
@@ -124,17 +128,21 @@ def overhead() -> list[str]:
             (hooked if with_hook else plain).append(loop(with_hook))
     pairs = [h["step_s"] - p["step_s"] for h, p in zip(hooked, plain, strict=True)]
     step_s = statistics.median(each["step_s"] for each in plain)
-    seen_s, tell_s, turned_s = (
-        statistics.median(h[name] for h in hooked) for name in ("seen_s", "tell_s", "turned_s")
+    seen_s, tell_s, turned_s, sized_s = (
+        statistics.median(h[name] for h in hooked)
+        for name in ("seen_s", "tell_s", "turned_s", "sized_s")
     )
     found, between = hooked[0], statistics.median(pairs)
     most = max(seen_s, turned_s) / 0.010 + tell_s / found["every_s"] + found["look_share"]
+    most += max(0.0, sized_s - turned_s) / found["sized_every_s"]
     rows = [
         (f"CPU time of a tiny step without the hook, median of {ROUNDS} processes",
          f"{step_s * 1e6:.0f} us"),
         ("more with it, pair by pair: median (least to most)",
          f"{between * 1e6:+.1f} us ({min(pairs) * 1e6:+.1f} to {max(pairs) * 1e6:+.1f})"),
         ("more with it, where one process turns it on and off", f"{turned_s * 1e6:+.1f} us"),
+        (f"the same with a look at a loss's size, which comes every {found['sized_every_s']:g} s",
+         f"{sized_s * 1e6:+.1f} us"),
         ("the hook's own functions in a step", f"{seen_s * 1e6:.1f} us"),
         (f"its message, every {found['every_s']:g} s, in a thread of its own",
          f"{tell_s * 1e6:.0f} us"),

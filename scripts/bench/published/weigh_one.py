@@ -19,7 +19,6 @@ import re
 import runpy
 import statistics
 import sys
-import types
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -300,9 +299,6 @@ def lit_gpt(how: dict[str, Any], source: Path) -> None:
 
     torch.backends.cudnn.enabled = False
     sys.path.insert(0, str(source))
-    found: Any = types.ModuleType("bitsandbytes.triton.triton_utils")
-    found.is_triton_available = lambda: False  # 0.41 has kernels for an earlier Triton
-    sys.modules[found.__name__] = found
     module: Any = importlib.import_module("finetune.lora")
     samples = [torch.ones(size, dtype=torch.int64) for size in (how["length"], 64)]
     long, short = ({"input_ids": each, "labels": each} for each in samples)
